@@ -216,3 +216,25 @@ def test_leader_that_outlives_the_manager_keeps_its_error(cluster: Cluster) -> N
         assert manager.shutdown() == []
         assert not leadership.is_leader
         raise ZeroDivisionError
+
+
+def test_with_object_can_be_entered_again(manager: LeaseManager) -> None:
+    held = manager.lease("sync/again", ttl=5)
+    entered = threading.Event()
+
+    def work() -> None:
+        with held as lease:
+            entered.set()
+            while lease.is_held and lease.state.kind == "held" and not stop.is_set():
+                time.sleep(0.001)
+
+    stop = threading.Event()
+    ended = in_thread(work)
+    assert entered.wait(5)
+    stopping = in_thread(manager.release_all)
+    stop.set()
+    assert stopping() is None
+    first = ended()
+    assert first is None or isinstance(first, LeaseLost)
+    with held as lease:
+        assert lease.is_held

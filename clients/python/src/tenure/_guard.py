@@ -84,6 +84,9 @@ class Guard:
         self.core = core
         self.hold = hold
         self.grant: Grant | None = None
+        # The signals of the grant.
+        self.ended = hold.ended
+        self.stopping = hold.stopping
         # The task of the work. The work can release its lease itself.
         self.task: asyncio.Task[Any] | None = None
         self.end_work = end_work
@@ -108,6 +111,7 @@ class Guard:
             exclusive.release()
             raise
         self.grant = self.hold.grant
+        self.ended, self.stopping = self.hold.ended, self.hold.stopping
         self.hold.guard = self
         return self.token
 
@@ -125,7 +129,7 @@ class Guard:
     def ending(self) -> Loss | None:
         """Why the manager no longer renews the grant, if the grace has begun."""
         state = self.hold.state
-        is_ending = isinstance(state, states.Ending) and state.token == self.token and self.hold.stopping.is_set()
+        is_ending = isinstance(state, states.Ending) and state.token == self.token and self.stopping.is_set()
         return state.why if is_ending and isinstance(state, states.Ending) else None
 
     async def leave(self) -> Loss | None:
@@ -144,7 +148,7 @@ class Guard:
         hold = self.hold
         if hold.grant is not None and hold.grant is self.grant and not self.is_held:
             # The deadline has passed on this clock. The keeper records the reason on its next check.
-            await set_within(hold.ended, LONGEST_CHECK)
+            await set_within(self.ended, LONGEST_CHECK)
             hold.end_unheld_grant(self.core.clock())
         loss = self.loss()
         hold.guard = None

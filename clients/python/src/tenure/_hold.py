@@ -75,7 +75,8 @@ class Hold:
     def token(self, now: float) -> int | None:
         """The token, if the lease is held at `now`."""
         grant = self.grant
-        return grant.token if grant is not None and self.is_held(now) else None
+        # Another thread can read this during a new acquire: the deadline must be that of the same grant.
+        return grant.token if grant is not None and grant.is_held(now) else None
 
     @property
     def granted_token(self) -> int | None:

@@ -219,8 +219,8 @@ class GrantedLease(Lease):
         if guard.grant is None:
             raise RuntimeError("the lease is not acquired")
         self._grant: Grant = guard.grant
-        self._ended = guard.hold.ended
-        self._stopping = guard.hold.stopping
+        self._ended = guard.ended
+        self._stopping = guard.stopping
 
     async def acquire(self, *, wait: float = 0.0) -> int:
         """Returns the token of this grant. Another grant needs a handle or another `async with`.

@@ -231,23 +231,28 @@ class HeldLease(AbstractContextManager[Lease]):
         """Only `Lease.hold` and `LeaseManager.lease` create it."""
         self._lease = lease
         self._wait = wait
-        handle = lease._lease
-        self._guard = Guard(handle._core, handle._hold, lambda: None)
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Lease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
-        self._lease._loop.run(self._guard.enter(self._wait))
-        return Lease(self._lease._loop, _async.GrantedLease(self._guard))
+        handle = self._lease._lease
+        guard = Guard(handle._core, handle._hold, lambda: None)
+        self._lease._loop.run(guard.enter(self._wait))
+        self._guard = guard
+        return Lease(self._lease._loop, _async.GrantedLease(guard))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before a body without an error."""
+        guard = self._guard
+        if guard is None:
+            raise RuntimeError("the lease is not acquired")
         try:
-            why = self._lease._loop.run(self._guard.leave())
+            why = self._lease._loop.run(guard.leave())
         except ShutDown:
             # The shutdown did not wait longer than `drain` for this body.
-            why = self._guard.loss() or Loss.RELEASED
+            why = guard.loss() or Loss.RELEASED
         if error is None and why is not None:
-            raise LeaseLost(self._lease.name, self._guard.token, why)
+            raise LeaseLost(self._lease.name, guard.token, why)
 
 
 class LeaseManager:

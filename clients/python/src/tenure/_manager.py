@@ -110,9 +110,9 @@ class LeaseManager:
 
         The body is cancelled when the lease is lost, or `grace` seconds before the deadline if renewals fail. Then the
         `async with` raises `LeaseLost`; its `why` is the cause. It also raises `LeaseLost` if the body ends without an
-        error, but later than the lease. Another error of the body stays as it is. A cancellation of the task by other code is never
-        swallowed, and releases the lease. If the release at the end fails, the manager logs a warning, and the lease
-        expires by its ttl.
+        error, but later than the lease. Another error of the body stays as it is. A cancellation of the task by other code
+        is never swallowed, and releases the lease. If the release at the end fails, the manager logs a warning, and the
+        lease expires by its ttl.
 
         Only the task of the body is cancelled, at its next `await`: tasks outside of an `asyncio.TaskGroup` of the body,
         threads and long steps must check `lease.is_held`.

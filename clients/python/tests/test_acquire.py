@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -11,6 +12,7 @@ from scripted import (
     CLOSE,
     TOKEN,
     Answer,
+    Handler,
     ManualClock,
     Request,
     ScriptedServer,
@@ -20,7 +22,9 @@ from scripted import (
     renewed,
     standing,
 )
-from tenure import LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, states
+from tenure import LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, states
+from tenure._retry import AttemptContext, NotDone, RetryPolicy
+from tenure._transport import Call
 
 HELD = problem("held", 409, holder="other", token="7")
 
@@ -28,6 +32,12 @@ HELD = problem("held", 409, holder="other", token="7")
 async def hang(_: Request) -> Answer:
     await asyncio.Event().wait()
     return CLOSE
+
+
+def lost_answer() -> Handler:
+    """The first answer to a claim is lost, and the next one is a refusal."""
+    answers = iter([CLOSE, HELD])
+    return lambda _: next(answers)
 
 
 async def test_held_lease_is_refused(server: ScriptedServer, clock: ManualClock) -> None:
@@ -356,3 +366,114 @@ async def test_access_token_is_sent(server: ScriptedServer, clock: ManualClock, 
         await m.manager.handle("job", ttl=3).acquire()
     sent = [request.headers["authorization"] for request in server.of("acquire")]
     assert sent == ["Bearer from-the-environment", "Bearer given"]
+
+
+@pytest.mark.parametrize("token", ["given\n", " given\r\n", "\tgiven"])
+async def test_white_space_around_a_token_is_removed(server: ScriptedServer, clock: ManualClock, token: str) -> None:
+    async with managed(server, clock, token=token) as m:
+        await m.manager.handle("job", ttl=3).acquire()
+    assert server.of("acquire")[0].headers["authorization"] == "Bearer given"
+
+
+@pytest.mark.parametrize("token", ["sec\nret", "sec ret", "secré", "sec\x00ret", " "])
+async def test_error_of_an_invalid_token_does_not_show_it(server: ScriptedServer, token: str) -> None:
+    with pytest.raises(ValueError, match="invalid access token") as caught:
+        LeaseManager(server.urls, token=token)
+    assert "sec" not in str(caught.value)
+
+
+async def test_errors_do_not_contain_header_values(
+    server: ScriptedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="tenure")
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        m.manager.client._transport._http.headers["authorization"] = "Bearer sec\nret"
+        call = Call("POST", "v1/leases/job/acquire", RetryPolicy.CLAIM, body=lambda _: {})
+        attempt = await m.manager.client._transport._exchange(call, server.urls[0] + "/", AttemptContext(0, 0.0, 5.0))
+        assert isinstance(attempt, NotDone)
+        assert "not valid HTTP" in attempt.why
+        with pytest.raises(Unavailable) as caught:
+            await m.manager.client.watch().__anext__()
+        assert "sec" not in f"{attempt} {caught.value!r} {caplog.text}"
+
+
+async def test_lost_grant_is_released_before_a_claim_by_a_new_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost):
+            async with m.manager.lease("job", ttl=3):
+                server.on("release", problem("code_of_a_newer_server", 499))
+                m.fail_renewals()
+                await m.pass_time(3)
+                await asyncio.wait_for(asyncio.Event().wait(), 5)
+        await m.until(lambda: not m.manager._core.keeper.held)
+        gc.collect()
+        server.on("release", Answer({"released": True}))
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await m.manager.handle("job", ttl=3).acquire() == TOKEN + 1
+        assert len(server.of("release")) == 2
+        assert m.manager._core._unresolved == {}
+
+
+async def test_token_is_released_after_a_hand_over_without_an_answer(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        await m.manager.handle("job", ttl=3).acquire()
+        server.on("handover", CLOSE)
+        with pytest.raises(Unknown):
+            await m.manager.handle("job").hand_over()
+        gc.collect()
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await m.manager.handle("job", ttl=3).acquire() == TOKEN + 1
+        assert [request.action for request in server.requests] == ["acquire", "handover", "release", "acquire"]
+        assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
+
+
+async def test_release_resolves_the_unknown_acquire_of_a_dropped_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", lost_answer())
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        gc.collect()
+        server.on("explain", standing("holds", lease=lease()))
+        assert await m.manager.handle("job").release() is True
+        assert m.manager._core._unresolved == {}
+
+
+async def test_shutdown_reports_the_unknown_acquire_of_a_dropped_handle(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", lost_answer())
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        gc.collect()
+        server.on("explain", problem("code_of_a_newer_server", 499))
+        assert [name for name, _ in await m.manager.shutdown()] == ["job"]
+
+
+async def test_unresolved_leases_have_a_bound(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure._core.MAX_UNRESOLVED", 2)
+    async with managed(server, clock) as m:
+        for name in ("a", "b", "c"):
+            server.on("acquire", lost_answer())
+            with pytest.raises(Unknown):
+                await m.manager.handle(name, ttl=3).acquire()
+        assert list(m.manager._core._unresolved) == ["b", "c"]
+
+
+async def test_grant_whose_deadline_has_passed_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    def late(answer: Answer, seconds: float) -> Answer:
+        clock.now += seconds
+        return answer
+
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda _: late(granted(expires_in_ms=500), 0.9))
+        with pytest.raises(Unknown):
+            await m.manager.handle("job", ttl=3).acquire()
+        server.on("acquire", lambda _: late(granted(), 2))
+        server.on("renew", lambda request: late(renewed(request), 3))
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(Unknown):
+            await job.acquire()
+        assert job.state == states.Idle()
+        server.on("explain", standing("holds", lease=lease()))
+        assert await job.release() is True

@@ -65,7 +65,7 @@ async def test_revoke_cancels_the_work(manager: LeaseManager, other: LeaseManage
         async with manager.lease("revoked", ttl=1):
             assert await other.client.revoke("revoked", "stuck") == 1
             await asyncio.Event().wait()
-    assert caught.value.reason == Loss.REVOKED
+    assert caught.value.why == Loss.REVOKED
     history = await manager.client.history("revoked")
     assert [(event["event"], event.get("reason")) for event in history["transitions"]][-1] == ("revoked", "stuck")
 
@@ -229,7 +229,7 @@ async def test_paused_cluster_costs_the_lease_in_time(tmp_path: Path) -> None:
                         await asyncio.Event().wait()
                     finally:
                         assert lease.is_held, "the grace is before the deadline"
-            assert caught.value.reason == Loss.UNREACHABLE
+            assert caught.value.why == Loss.UNREACHABLE
             assert "ending" in states
             with pytest.raises(Unavailable):
                 await manager.client.get("paused")

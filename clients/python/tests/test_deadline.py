@@ -97,16 +97,18 @@ async def test_one_request_renews_all_leases(server: ScriptedServer, clock: Manu
 
 async def test_batch_has_at_most_10000_leases(server: ScriptedServer, clock: ManualClock) -> None:
     async with managed(server, clock) as m:
-        job = m.manager.handle("job", ttl=3)
+        # A third of the ttl is the timeout of the renewal in real time.
+        server.on("acquire", granted(ttl_ms=30_000))
+        job = m.manager.handle("job", ttl=30)
         await job.acquire()
         core = m.manager._core
         for number in range(10_000):
-            hold = m.manager.handle(f"job-{number}", ttl=3)._hold
-            hold.granted(number + 1, 3.0, clock.now, clock.now)
+            hold = m.manager.handle(f"job-{number}", ttl=30)._hold
+            hold.granted(number + 1, 30.0, clock.now, clock.now)
             core.keeper.keep(hold)
         held = list(core.keeper.held.values())
         try:
-            clock.now += 1.11
+            clock.now += 29
             await m.until(lambda: job.remaining > 2 and hold.remaining(clock.now) > 2)
             assert sorted(len(request.body["leases"]) for request in server.of("renew")) == [1, 10_000]
             assert all(hold.remaining(clock.now) > 2 for hold in held)
@@ -256,3 +258,36 @@ async def test_states_iterates_from_the_current_state(server: ScriptedServer, cl
         await job.release()
         assert await asyncio.wait_for(seen.__anext__(), 1) == states.Released(token)
         await seen.aclose()  # type: ignore[attr-defined]
+
+
+async def test_options_of_a_later_handle_count_from_the_next_acquire_on(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        m.manager.handle("job", ttl=3, grace=1.5, longest_hold=3, renew_while=lambda: False)
+        clock.now += 1.11
+        await m.until(lambda: job.remaining > 2.9)
+        m.fail_renewals()
+        await m.pass_time(2)
+        await m.until(lambda: job.state.kind != "held")
+        assert job.state.kind == "at_risk"
+        await job.release()
+        await job.acquire()
+        await m.pass_time(1.5)
+        await m.until(lambda: job.state.kind == "ending")
+
+
+async def test_options_that_change_during_a_claim_do_not_count_for_it(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+
+        def claimed(_: Request) -> Answer:
+            m.manager.handle("job", ttl=3, grace=1.5)
+            return granted()
+
+        server.on("acquire", claimed)
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        m.fail_renewals()
+        await m.pass_time(2)
+        await m.until(lambda: job.state.kind != "held")
+        assert job.state.kind == "at_risk"

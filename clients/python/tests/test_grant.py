@@ -110,3 +110,12 @@ def test_largest_batches_fit_into_a_request() -> None:
             assert len(leases) <= 10_000
             assert len(json.dumps({"holder": '"' * 200, "leases": leases})) <= 2 * 1024 * 1024
         assert len(split) == (2 if length == 1 else 3)
+
+
+def test_token_and_deadline_are_of_one_grant() -> None:
+    hold = Hold("job", "me", LeaseOptions(), 10)
+    hold.granted(7, 3.0, 10.0, 10.0)
+    assert hold.token(12.0) == 7
+    # Another thread has read the old grant, and then sees the deadline of a new one.
+    hold.deadline = 23.0
+    assert hold.token(20.0) is None

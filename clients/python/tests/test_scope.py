@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from managers import Managed, managed
-from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem
-from tenure import Lease, LeaseLost, Loss, Refused, states
+from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem, renewed
+from tenure import Lease, LeaseLost, Loss, Refused, Unavailable, states
 
 HELD = problem("held", 409, holder="other")
 
@@ -42,7 +42,7 @@ async def test_loss_cancels_the_body(server: ScriptedServer, clock: ManualClock)
             async with m.manager.lease("job", ttl=3):
                 await lose(m)
                 await forever()
-        assert (caught.value.name, caught.value.token, caught.value.reason) == ("job", TOKEN, Loss.REVOKED)
+        assert (caught.value.name, caught.value.token, caught.value.why) == ("job", TOKEN, Loss.REVOKED)
         await asyncio.sleep(0)
         if sys.version_info >= (3, 11):
             task = asyncio.current_task()
@@ -57,7 +57,7 @@ async def test_deadline_cancels_the_body(server: ScriptedServer, clock: ManualCl
                 m.fail_renewals()
                 await m.pass_time(3)
                 await forever()
-        assert caught.value.reason == Loss.UNREACHABLE
+        assert caught.value.why == Loss.UNREACHABLE
         assert len(server.of("release")) == 1, "the work has ended, so the cluster need not wait for the expiry"
 
 
@@ -72,7 +72,7 @@ async def test_grace_cancels_the_body_before_the_deadline(server: ScriptedServer
                 finally:
                     assert job.is_held
                     assert job.state.kind == "ending"
-        assert caught.value.reason == Loss.UNREACHABLE
+        assert caught.value.why == Loss.UNREACHABLE
         assert job.state == states.Released(TOKEN)
 
 
@@ -169,11 +169,11 @@ async def test_body_that_ends_after_the_loss_raises(server: ScriptedServer, cloc
                 await lose(m)
                 with pytest.raises(asyncio.CancelledError):
                     await forever()
-        assert caught.value.reason == Loss.REVOKED
+        assert caught.value.why == Loss.REVOKED
         with pytest.raises(LeaseLost) as caught:
             async with m.manager.lease("job", ttl=3):
                 clock.now += 100
-        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+        assert caught.value.why in (Loss.SUSPENDED, Loss.UNREACHABLE)
 
 
 async def test_failed_release_does_not_fail_the_work(
@@ -239,7 +239,7 @@ async def test_release_by_another_task_ends_the_body_first(server: ScriptedServe
         assert await m.manager.handle("job").release() is True
         with pytest.raises(LeaseLost) as caught:
             await task
-        assert caught.value.reason == Loss.RELEASED
+        assert caught.value.why == Loss.RELEASED
         assert order == ["work", "end of the work", "release"]
 
 
@@ -306,7 +306,7 @@ async def test_run_reads_the_clock_before_each_step(server: ScriptedServer, cloc
     async with managed(server, clock) as m:
         with pytest.raises(LeaseLost) as caught:
             await m.manager.handle("job", ttl=3).run(work)
-        assert caught.value.reason in (Loss.SUSPENDED, Loss.UNREACHABLE)
+        assert caught.value.why in (Loss.SUSPENDED, Loss.UNREACHABLE)
         assert held == [True, True, True]
 
 
@@ -329,3 +329,81 @@ async def test_run_returns_the_result_of_the_work(server: ScriptedServer, clock:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        with pytest.raises(LeaseLost):
+            async with m.manager.lease("job", ttl=3) as old:
+                await lose(m)
+                await forever()
+        server.on("acquire", granted(token=TOKEN + 1))
+        server.on("renew", renewed)
+        async with m.manager.lease("job", ttl=3) as new:
+            assert (new.token, new.is_held) == (TOKEN + 1, True)
+            assert (old.token, old.is_held, old.remaining) == (None, False, 0)
+            assert old.state == states.Lost(TOKEN, Loss.REVOKED)
+            assert [state async for state in old.states()] == [old.state]
+            await asyncio.wait_for(old.wait_ended(), 1)
+            for call in (old.check_held, old.acquire):
+                with pytest.raises(LeaseLost) as caught:
+                    await call()  # type: ignore[misc]
+                assert caught.value.token == TOKEN
+            assert (await old.release(), await old.hand_over(), await old.check()) == (False, None, False)
+            assert new.is_held
+
+
+async def test_cancelled_leave_frees_the_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    entered, ends = asyncio.Event(), asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await ends.wait()
+            # The keeper does not see the deadline before the end of the body.
+            clock.now += 100
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        hold = m.manager._core._holds["job"]
+        ends.set()
+        while hold.guard is None or not hold.guard.work_ended.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises((asyncio.CancelledError, LeaseLost)):
+            await task
+        await m.until(lambda: not hold.exclusive.locked())
+        assert len(server.of("release")) == 1
+        server.on("acquire", granted(token=TOKEN + 1))
+        async with m.manager.lease("job", ttl=3) as job:
+            assert job.is_held
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_refused_hand_over_releases_a_lease_without_a_body(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            await forever()
+
+    async def unavailable(*_: object) -> None:
+        raise Unavailable("no leader")
+
+    async with managed(server, clock) as m:
+        server.on("handover", problem("no_such_waiter", 409))
+        if not is_refused:
+            monkeypatch.setattr(m.manager._core.calls, "hand_over", unavailable)
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        with pytest.raises(Refused if is_refused else Unavailable):
+            await m.manager.handle("job").hand_over("next")
+        with pytest.raises(LeaseLost):
+            await task
+        assert len(server.of("release")) == 1
+        assert m.manager.handle("job").state == states.Released(TOKEN)
+        assert not m.manager.handle("job").is_held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -53,10 +53,11 @@ def test_loss_is_reported_and_raised(manager: LeaseManager, other: LeaseManager)
         assert lost.wait(5)
         assert not lease.is_held
         lease.check_held()
-    assert caught.value.reason == Loss.REVOKED
+    assert caught.value.why == Loss.REVOKED
     assert reasons == [Loss.REVOKED]
     with pytest.raises(LeaseLost), manager.lease("sync/lost", ttl=0.6) as lease:
         lost.clear()
+        lease.on_lost(record)
         other.client.revoke("sync/lost")
         assert lost.wait(5)
 
@@ -127,3 +128,113 @@ def test_manager_that_is_shut_down_refuses_calls(cluster: Cluster) -> None:
     assert not lease.is_held
     with pytest.raises(ValueError, match="drift_permille"):
         LeaseManager(cluster.urls, drift_permille=501)
+
+
+def test_lease_of_a_body_is_tied_to_its_grant(manager: LeaseManager) -> None:
+    with pytest.raises(LeaseLost), manager.lease("sync/tied", ttl=0.6) as old:
+        lost = threading.Event()
+        old.on_lost(lambda _: lost.set())
+        manager.client.revoke("sync/tied")
+        assert lost.wait(5)
+    with manager.lease("sync/tied", ttl=5) as new:
+        assert new.is_held
+        assert (old.is_held, old.token, old.release()) == (False, None, False)
+        with pytest.raises(LeaseLost):
+            old.check_held()
+        assert new.is_held
+
+
+def in_thread(work: Callable[[], object]) -> Callable[[], BaseException | None]:
+    """Starts `work` in a thread. Returns a function that waits for its end and returns its error."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - the test compares it
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def ended() -> BaseException | None:
+        thread.join(10)
+        assert not thread.is_alive(), "the thread hangs"
+        return errors[0] if errors else None
+
+    return ended
+
+
+def test_shutdown_ends_the_iterations_of_other_threads(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    observed, watched = threading.Event(), threading.Event()
+    lease = manager.handle("sync/iterated", ttl=5)
+    lease.acquire()
+    index = manager.client.history("sync/iterated")["transitions"][-1]["index"]
+    lease.release()
+
+    def observe() -> None:
+        for _ in manager.election("sync/observed").observe():
+            observed.set()
+
+    def watch() -> None:
+        for _ in manager.client.watch("sync/iterated", after=str(index)):
+            watched.set()
+
+    ends = [in_thread(observe), in_thread(watch)]
+    assert observed.wait(5)
+    assert watched.wait(5)
+    assert manager.shutdown() == []
+    assert [type(ended()) for ended in ends] == [ShutDown, ShutDown]
+
+
+@pytest.mark.parametrize(("error", "expected"), [(None, LeaseLost), (ZeroDivisionError(), ZeroDivisionError)])
+def test_body_that_outlives_the_drain_loses_its_lease(
+    cluster: Cluster, error: Exception | None, expected: type[Exception]
+) -> None:
+    manager = LeaseManager(cluster.urls)
+    entered, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with manager.lease("sync/outlived", ttl=1, wait=5, drain=0.05) as lease:
+            entered.set()
+            goes_on.wait(10)
+            assert not lease.is_held
+            if error is not None:
+                raise error
+
+    ended = in_thread(work)
+    assert entered.wait(10)
+    assert [name for name, _ in manager.shutdown()] == ["sync/outlived"]
+    goes_on.set()
+    assert type(ended()) is expected
+
+
+def test_leader_that_outlives_the_manager_keeps_its_error(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    with pytest.raises(ZeroDivisionError), manager.election("sync/outlived-leader").campaign() as leadership:
+        assert manager.shutdown() == []
+        assert not leadership.is_leader
+        raise ZeroDivisionError
+
+
+def test_with_object_can_be_entered_again(manager: LeaseManager) -> None:
+    held = manager.lease("sync/again", ttl=5)
+    entered = threading.Event()
+
+    def work() -> None:
+        with held as lease:
+            entered.set()
+            while lease.is_held and lease.state.kind == "held" and not stop.is_set():
+                time.sleep(0.001)
+
+    stop = threading.Event()
+    ended = in_thread(work)
+    assert entered.wait(5)
+    stopping = in_thread(manager.release_all)
+    stop.set()
+    assert stopping() is None
+    first = ended()
+    assert first is None or isinstance(first, LeaseLost)
+    with held as lease:
+        assert lease.is_held

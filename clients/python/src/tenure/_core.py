@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 from ._aio import acquire_within
 from ._calls import Calls, certain_time
 from ._errors import Refused, ShutDown, TenureError, Unavailable, Unknown, local_refusal
-from ._guard import drain
+from ._grant import deadline
+from ._guard import drain, has_other_work
 from ._hold import Hold
 from ._keeper import Keeper
 from ._options import LeaseOptions, millis
@@ -22,6 +23,7 @@ from .states import Loss
 
 if TYPE_CHECKING:
     from ._clock import Clock
+    from ._grant import Grant
     from .api import Lease, Standing
 
 T = TypeVar("T")
@@ -33,6 +35,8 @@ RESOLVE_INTERVAL = 0.005
 # After this time, another request withdraws an abandoned claim that still waits.
 WITHDRAW_AFTER = 0.25
 MAX_METADATA_ATTEMPTS = 5
+# Most leases that the manager remembers because their claim or release has no conclusive answer.
+MAX_UNRESOLVED = 10_000
 
 NOT_DRAINED = "the work did not end in time: the lease expires by its ttl"
 
@@ -48,12 +52,14 @@ class Core:
         self.operation_timeout = operation_timeout
         self.drift_permille = drift_permille
         self.budget = RetryBudget.within(operation_timeout)
-        self.keeper = Keeper(calls, holder, clock, operation_timeout, self.spawn)
+        self.keeper = Keeper(calls, holder, clock, operation_timeout, self.spawn, self.remember)
         self.closing = asyncio.Event()
         # Set when every claim in flight is resolved or abandoned.
         self._claims_resolved = asyncio.Event()
         self._claims: set[asyncio.Task[Lease | None]] = set()
         self._holds: WeakValueDictionary[str, Hold] = WeakValueDictionary()
+        # The records that a new handle must find: without them, a claim could return the token of earlier work.
+        self._unresolved: dict[str, Hold] = {}
         # Leases that a failed release or unfinished work left held at the cluster, and when they expire there.
         self._left_held: dict[str, tuple[float, Hold]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,6 +81,18 @@ class Core:
             hold.options = options
         return hold
 
+    def remember(self, hold: Hold) -> None:
+        """Keeps the record of an unresolved lease, also without a handle. Forgets it when it is resolved."""
+        self._unresolved.pop(hold.name, None)
+        if not hold.is_unresolved:
+            return
+        if len(self._unresolved) >= MAX_UNRESOLVED:
+            # The oldest one is the most likely to have expired at the cluster.
+            oldest = next(iter(self._unresolved))
+            del self._unresolved[oldest]
+            log.warning("the client forgets the unresolved lease %s: more than %d are unresolved", oldest, MAX_UNRESOLVED)
+        self._unresolved[hold.name] = hold
+
     async def acquire(self, hold: Hold, wait: float) -> int:
         """Acquires the lease unless it is held already. The keeper renews it from then on."""
         begun = self.clock()
@@ -88,6 +106,7 @@ class Core:
                 return token
             return await self._claim(hold, max(wait - (self.clock() - begun), 0.0))
         finally:
+            self.remember(hold)
             hold.operation.release()
 
     def _check_open(self) -> None:
@@ -102,7 +121,8 @@ class Core:
             # The cluster would answer a claim with the token of the old grant. Work under that grant may still run, so
             # the new work must get a new token.
             await self.send_release(hold, hold.token_before_claim)
-        body = hold.options.request(hold.holder)
+        options = hold.options
+        body = options.request(hold.holder)
         if wait > 0:
             body["wait_ms"] = millis(wait)
         # Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
@@ -117,6 +137,8 @@ class Core:
             if claim.result() is None:
                 raise await self._ended_by_shutdown(hold)
             lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
+            if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
+                raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
         except asyncio.CancelledError:
             self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))
             raise
@@ -126,7 +148,7 @@ class Core:
             raise
         if self.closing.is_set():
             raise await self._ended_by_shutdown(hold)
-        hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock())
+        hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock(), options)
         self.keeper.keep(hold)
         return int(lease["token"])
 
@@ -176,31 +198,38 @@ class Core:
             return Unknown("the manager was shut down, and the cluster did not confirm that the claim was withdrawn")
         return ShutDown()
 
-    async def release(self, hold: Hold, drains: bool = True) -> bool:
-        """Ends the work, then releases the lease. Returns `False` if it was not held."""
+    async def release(self, hold: Hold, drains: bool = True, grant: Grant | None = None) -> bool:
+        """Ends the work, then releases the lease. Returns `False` if it was not held.
+
+        With `grant`, it releases only this grant, and not a later one.
+        """
         async with hold.operation:
+            if grant is not None and hold.grant is not grant:
+                return await self.send_release(hold, grant.token) if hold.failed_release == grant.token else False
             if hold.granted_token is None:
                 if hold.failed_release is not None:
                     return await self.send_release(hold, hold.failed_release)
                 return await self._release_ambiguous(hold) if hold.is_ambiguous else False
             await self._drain(hold, drains)
-            if hold.grant is None:
-                return False
-            until = self.clock() + hold.grant.ttl
-            # The local grant ends first: this process must not count the lease as held after the cluster released it.
-            token = hold.give_up()
-            if token is None:
-                return False
-            try:
-                return await self.send_release(hold, token)
-            except BaseException:
-                hold.unreleased_token = token
-                self._keep_left_held(hold, until)
-                raise
+            return await self._give_up_and_release(hold)
 
-    async def _drain(self, hold: Hold, drains: bool = True) -> None:
-        if not drains or await drain(hold):
-            return
+    async def _give_up_and_release(self, hold: Hold) -> bool:
+        until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
+        # The local grant ends first: this process must not count the lease as held after the cluster released it.
+        token = hold.give_up()
+        if token is None:
+            return False
+        try:
+            return await self.send_release(hold, token)
+        except BaseException:
+            self._keep_unreleased(hold, token, until)
+            raise
+
+    async def _drain(self, hold: Hold, drains: bool = True) -> bool:
+        """Ends the work of another task. Returns whether there was such work."""
+        has_work = drains and has_other_work(hold)
+        if not has_work or await drain(hold):
+            return has_work
         until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
         token = hold.give_up()
         if token is not None:
@@ -208,10 +237,15 @@ class Core:
             self._keep_left_held(hold, until)
         raise local_refusal("not_drained", NOT_DRAINED)
 
+    def _keep_unreleased(self, hold: Hold, token: int, until: float) -> None:
+        hold.unreleased_token = token
+        self._keep_left_held(hold, until)
+
     def _keep_left_held(self, hold: Hold, until: float) -> None:
         now = self.clock()
         self._left_held = {name: left for name, left in self._left_held.items() if left[0] > now}
         self._left_held[hold.name] = (until, hold)
+        self.remember(hold)
 
     async def send_release(self, hold: Hold, token: int) -> bool:
         """Releases a grant. If the answer is lost, the history shows whether the release was applied."""
@@ -223,6 +257,7 @@ class Core:
                 raise
             released = was_released
         hold.forget_unreleased_token(token)
+        self.remember(hold)
         return released
 
     async def _was_released(self, hold: Hold, token: int) -> bool | None:
@@ -240,12 +275,15 @@ class Core:
                 return False
         return None
 
-    async def hand_over(self, hold: Hold, to: str | None, drains: bool = True) -> str | None:
-        """Hands the lease over to this waiter, or to the first one. Returns the new holder."""
+    async def hand_over(self, hold: Hold, to: str | None, drains: bool = True, grant: Grant | None = None) -> str | None:
+        """Hands the lease over to this waiter, or to the first one. Returns the new holder.
+
+        With `grant`, it hands over only this grant, and not a later one.
+        """
         async with hold.operation:
-            if hold.granted_token is None:
+            if hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
-            await self._drain(hold, drains)
+            was_drained = await self._drain(hold, drains)
             token = hold.pause(self.clock())
             if token is None:
                 return None
@@ -255,20 +293,30 @@ class Core:
                 if error.code == "lost":
                     hold.lose(token, Loss.from_api(error.problem.get("why") or "unknown"))
                     return None
-                self._resume(hold)
+                await self._keep_or_release(hold, was_drained)
                 raise
             except Unavailable:
-                self._resume(hold)
+                await self._keep_or_release(hold, was_drained)
                 raise
             except Unknown:
+                until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
                 hold.give_up()
+                # If the cluster did not apply the hand-over, it would answer a claim with this token.
+                self._keep_unreleased(hold, token, until)
                 raise
             hold.give_up()
             return lease["holder"]
 
-    def _resume(self, hold: Hold) -> None:
-        hold.resume()
-        self.keeper.keep(hold)
+    async def _keep_or_release(self, hold: Hold, was_drained: bool) -> None:
+        """Continues the grant after a refused hand-over. If its work was ended for the hand-over, releases it."""
+        if not was_drained:
+            hold.resume()
+            self.keeper.keep(hold)
+            return
+        try:
+            await self._give_up_and_release(hold)
+        except TenureError as error:
+            log.warning("the release of lease %s failed, and the lease expires by its ttl: %s", hold.name, error)
 
     async def check(self, hold: Hold) -> bool:
         """Asks the cluster whether the grant is in force. If it is not, records the loss."""
@@ -323,6 +371,7 @@ class Core:
                     return
                 if await self._is_certainly_not_granted(hold, claim, waits):
                     hold.is_ambiguous = False
+                    self.remember(hold)
                     return
                 await self._release_ambiguous(hold)
             except TenureError as error:
@@ -369,6 +418,7 @@ class Core:
                 case _:
                     raise Unknown(_UNKNOWN_STANDING)
             hold.is_ambiguous = False
+            self.remember(hold)
             return released
 
     async def _leave_queue(self, hold: Hold) -> bool:

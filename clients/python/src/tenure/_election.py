@@ -228,7 +228,7 @@ class Leadership:
         """
         if not self.is_leader:
             return None
-        new = await self._election._core.hand_over(self._guard.hold, to, drains=False)
+        new = await self._election._core.hand_over(self._guard.hold, to, drains=False, grant=self._guard.grant)
         if new is not None and self._guard.task is None:
             await self.resign()
         return new

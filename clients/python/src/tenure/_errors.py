@@ -75,18 +75,18 @@ class ShutDown(TenureError):
 class LeaseLost(TenureError):
     """The lease ended before the work did. The work was cancelled, or it ended too late."""
 
-    def __init__(self, name: str, token: int, reason: Loss) -> None:
+    def __init__(self, name: str, token: int, why: Loss) -> None:
         """Creates the error of this grant."""
-        super().__init__(name, token, reason)
+        super().__init__(name, token, why)
         self.name = name
         """The name of the lease."""
         self.token = token
         """The fencing token of the lost grant; 0 if there was no grant."""
-        self.reason = reason
+        self.why = why
         """Why the lease was lost."""
 
     def __str__(self) -> str:
-        return f"the lease {self.name!r} was lost: {self.reason.explanation}"
+        return f"the lease {self.name!r} was lost: {self.why.explanation}"
 
 
 def local_refusal(code: str, detail: str) -> Refused:

@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .states import Loss
+from ._options import LeaseOptions
+from .states import HoldState, Loss
 
 INFINITE_CHECK = 10.0
 """Time between two renewals of an infinite lease. They detect a revoke."""
@@ -59,9 +60,13 @@ Action: TypeAlias = Nothing | CheckAt | Renew | Stop | Expired
 class Grant:
     """The grant of a held lease."""
 
-    def __init__(self, token: int, ttl: float, sent: float, drift_permille: int) -> None:
+    def __init__(
+        self, token: int, ttl: float, sent: float, drift_permille: int, options: LeaseOptions | None = None
+    ) -> None:
         """A grant whose claim was sent at `sent`. `ttl` is `math.inf` for an infinite lease."""
         self.token = token
+        # Later handles can change the options of the lease, but not those of its current grant.
+        self.options = options or LeaseOptions()
         self.ttl = ttl
         self.since = sent
         self.deadline = deadline(ttl, sent, drift_permille)
@@ -71,6 +76,8 @@ class Grant:
         self.ending: Loss | None = None
         self.is_paused = False
         """A hand-over is in progress: another holder may have the lease already."""
+        self.end: HoldState | None = None
+        """The state in which the grant ended."""
 
     def renew(self, ttl: float, sent: float, drift_permille: int) -> None:
         """Applies a renewal that was sent at `sent`. It never moves the deadline backwards."""
@@ -87,6 +94,10 @@ class Grant:
     def is_expired(self, now: float) -> bool:
         """Whether the deadline has passed."""
         return self.deadline <= now
+
+    def is_held(self, now: float) -> bool:
+        """Whether this grant is held at `now`. Other threads call it without a lock."""
+        return self.end is None and not self.is_paused and now < self.deadline
 
     def left(self, now: float) -> float:
         """Seconds to the deadline."""

@@ -15,6 +15,7 @@ from .states import Loss
 
 if TYPE_CHECKING:
     from ._core import Core
+    from ._grant import Grant
     from ._hold import Hold
 
 log = logging.getLogger("tenure")
@@ -82,7 +83,10 @@ class Guard:
         """`end_work` asks the work to end. It can be called more than once. Without it, a release does not wait."""
         self.core = core
         self.hold = hold
-        self.token = 0
+        self.grant: Grant | None = None
+        # The signals of the grant.
+        self.ended = hold.ended
+        self.stopping = hold.stopping
         # The task of the work. The work can release its lease itself.
         self.task: asyncio.Task[Any] | None = None
         self.end_work = end_work
@@ -102,23 +106,30 @@ class Guard:
             raise local_refusal("held", "another part of this program held the lease during the whole wait")
         try:
             left = max(wait - (self.core.clock() - begun), 0.0) if wait > 0 else 0.0
-            self.token = await self.core.acquire(self.hold, left)
+            await self.core.acquire(self.hold, left)
         except BaseException:
             exclusive.release()
             raise
+        self.grant = self.hold.grant
+        self.ended, self.stopping = self.hold.ended, self.hold.stopping
         self.hold.guard = self
         return self.token
 
     @property
+    def token(self) -> int:
+        """The token of this guard; 0 before `enter`."""
+        return self.grant.token if self.grant else 0
+
+    @property
     def is_held(self) -> bool:
-        """Whether the grant of this guard is held, by local knowledge."""
-        return self.hold.token(self.core.clock()) == self.token
+        """Whether the grant of this guard is held, by local knowledge. A later grant of the lease does not count."""
+        return self.grant is not None and self.grant.is_held(self.core.clock())
 
     @property
     def ending(self) -> Loss | None:
         """Why the manager no longer renews the grant, if the grace has begun."""
         state = self.hold.state
-        is_ending = isinstance(state, states.Ending) and state.token == self.token and self.hold.stopping.is_set()
+        is_ending = isinstance(state, states.Ending) and state.token == self.token and self.stopping.is_set()
         return state.why if is_ending and isinstance(state, states.Ending) else None
 
     async def leave(self) -> Loss | None:
@@ -127,28 +138,29 @@ class Guard:
         If the release fails, the lease expires by its ttl, and the manager logs the error. A cancellation does not stop
         the release.
         """
-        hold = self.hold
         self.work_ended.set()
-        if hold.granted_token == self.token and not self.is_held:
+        # A cancellation must not leave `exclusive` locked, so everything that waits is in this task.
+        leaving = self.core.spawn(self._leave())
+        leaving.add_done_callback(lambda _: self.hold.exclusive.release())
+        return await asyncio.shield(leaving)
+
+    async def _leave(self) -> Loss | None:
+        hold = self.hold
+        if hold.grant is not None and hold.grant is self.grant and not self.is_held:
             # The deadline has passed on this clock. The keeper records the reason on its next check.
-            await set_within(hold.ended, LONGEST_CHECK)
+            await set_within(self.ended, LONGEST_CHECK)
             hold.end_unheld_grant(self.core.clock())
         loss = self.loss()
         hold.guard = None
-        release = self.core.spawn(self._release())
-        release.add_done_callback(lambda _: hold.exclusive.release())
-        await asyncio.shield(release)
+        await self._release()
         return loss
 
     def loss(self) -> Loss | None:
         """Why the grant ended before the work. `None` if it is in force, or if the work released it."""
         if self.was_stopped:
             return Loss.RELEASED
-        state = self.hold.state
-        if isinstance(state, states.Lost) and state.token == self.token:
-            return state.why
-        is_own = not isinstance(state, states.Idle | states.Lost) and state.token == self.token
-        return None if is_own else Loss.RELEASED
+        end = self.grant.end if self.grant else None
+        return end.why if isinstance(end, states.Lost) else None
 
     async def _release(self) -> None:
         hold, token = self.hold, self.token
@@ -156,7 +168,7 @@ class Guard:
             if self.is_draining:
                 return
             if token in (hold.granted_token, hold.failed_release):
-                await self.core.release(hold)
+                await self.core.release(hold, grant=self.grant)
             elif hold.unreleased_token == token:
                 # The work has ended, so the cluster need not wait for the expiry.
                 await self.core.send_release(hold, token)
@@ -206,15 +218,22 @@ class WorkScope:
         return self._entered
 
 
-async def drain(hold: Hold) -> bool:
-    """Ends the work of the guard, if there is one in another task. Returns `False` if it does not end in time."""
+def has_other_work(hold: Hold) -> bool:
+    """Whether another task works under the lease and can be asked to end its work."""
     guard = hold.guard
-    if guard is None or guard.end_work is None or guard.task is asyncio.current_task():
+    return guard is not None and guard.end_work is not None and guard.task is not asyncio.current_task()
+
+
+async def drain(hold: Hold) -> bool:
+    """Ends the work of another task. Returns `False` if it does not end in time."""
+    guard = hold.guard
+    if guard is None or guard.end_work is None:
         return True
     guard.is_draining = guard.was_stopped = True
     guard.end_work()
+    drain_time = (hold.grant.options if hold.grant else hold.options).drain
     try:
-        return await set_within(guard.work_ended, hold.options.drain)
+        return await set_within(guard.work_ended, drain_time)
     finally:
         # If the wait was cancelled, the guard releases the lease itself.
         guard.is_draining = guard.work_ended.is_set()

@@ -75,7 +75,8 @@ class Hold:
     def token(self, now: float) -> int | None:
         """The token, if the lease is held at `now`."""
         grant = self.grant
-        return grant.token if grant is not None and self.is_held(now) else None
+        # Another thread can read this during a new acquire: the deadline must be that of the same grant.
+        return grant.token if grant is not None and grant.is_held(now) else None
 
     @property
     def granted_token(self) -> int | None:
@@ -103,6 +104,11 @@ class Hold:
         is_released = isinstance(self.state, states.Released) and self.state.token == self.unreleased_token
         return self.unreleased_token if is_released else None
 
+    @property
+    def is_unresolved(self) -> bool:
+        """Whether the cluster may count a claim or a grant that this process does not hold."""
+        return self.is_ambiguous or self.token_before_claim is not None
+
     def forget_unreleased_token(self, token: int) -> None:
         """The cluster does not count this grant as held."""
         if self.unreleased_token == token:
@@ -110,12 +116,13 @@ class Hold:
         if self.undrained_token == token:
             self.undrained_token = None
 
-    def granted(self, token: int, ttl: float, sent: float, now: float) -> None:
-        """Starts the grant of a claim that was sent at `sent`."""
+    def granted(self, token: int, ttl: float, sent: float, now: float, options: LeaseOptions | None = None) -> None:
+        """Starts the grant of a claim that was sent at `sent` with these options. Default: those of the lease now."""
         self.is_ambiguous = False
-        if self.options.ttl is None and self.options.grace > ttl / 2:
+        options = options or self.options
+        if options.ttl is None and options.grace > ttl / 2:
             log.warning("lease %s: the grace is above half the ttl; the client uses %.3g s", self.name, ttl / 2)
-        self.grant = Grant(token, ttl, sent, self.drift_permille)
+        self.grant = Grant(token, ttl, sent, self.drift_permille, options)
         self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self.deadline = self.grant.deadline
@@ -189,7 +196,7 @@ class Hold:
         grant = self.grant
         if grant is None:
             return Nothing()
-        match grant.next_action(now, late >= SUSPEND_THRESHOLD, self.options.grace):
+        match grant.next_action(now, late >= SUSPEND_THRESHOLD, grant.options.grace):
             case Expired(why):
                 self.lose(grant.token, why)
                 return Nothing()
@@ -219,12 +226,12 @@ class Hold:
         """Why the options forbid a renewal, if they do. An infinite lease ignores them."""
         if grant.ttl == math.inf:
             return None
-        if now + grant.ttl > grant.since + self.options.longest_hold:
+        if now + grant.ttl > grant.since + grant.options.longest_hold:
             return Loss.HELD_LONGEST
-        if self.options.renew_while is None:
+        if grant.options.renew_while is None:
             return None
         try:
-            goes_on = self.options.renew_while()
+            goes_on = grant.options.renew_while()
         except Exception:
             log.exception("lease %s: renew_while failed", self.name)
             goes_on = False
@@ -239,6 +246,8 @@ class Hold:
             self._interrupt_guard()
 
     def _end(self, state: HoldState, interrupts: bool = True) -> None:
+        if self.grant is not None:
+            self.grant.end = state
         self.grant = None
         self.deadline = NOT_HELD
         self._set_state(state)

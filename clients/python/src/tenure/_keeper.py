@@ -39,15 +39,22 @@ class Keeper:
     """One task that renews all held leases of a manager in batches."""
 
     def __init__(
-        self, calls: Calls, holder: str, clock: Clock, operation_timeout: float, spawn: Callable[..., object]
+        self,
+        calls: Calls,
+        holder: str,
+        clock: Clock,
+        operation_timeout: float,
+        spawn: Callable[..., object],
+        ended: Callable[[Hold], None],
     ) -> None:
-        """`spawn` starts a task that the manager owns."""
+        """`spawn` starts a task that the manager owns. `ended` receives each lease that the keeper no longer keeps."""
         self.held: dict[str, Hold] = {}
         self._calls = calls
         self._holder = holder
         self._clock = clock
         self._operation_timeout = operation_timeout
         self._spawn = spawn
+        self._ended = ended
         self._wake = asyncio.Event()
         # The next checks. An entry counts only if its time is the `check_at` of its lease.
         self._checks: list[tuple[float, int, Hold]] = []
@@ -104,7 +111,7 @@ class Keeper:
             # The deadline stays in force during the renewal.
             action = hold.next_action(now, late)
         if hold.grant is None:
-            self.held.pop(hold.name, None)
+            self._drop(hold)
         self._schedule(hold, action.at if isinstance(action, CheckAt) else math.inf)
 
     def _schedule(self, hold: Hold, at: float) -> None:
@@ -135,9 +142,14 @@ class Keeper:
                 apply_result(hold, renewal.token, results[index], sent, now)
             if hold.grant is not None:
                 self._schedule(hold, -math.inf)
-            elif self.held.get(hold.name) is hold:
-                del self.held[hold.name]
+            else:
+                self._drop(hold)
         self._wake.set()
+
+    def _drop(self, hold: Hold) -> None:
+        if self.held.get(hold.name) is hold:
+            self._ended(hold)
+            del self.held[hold.name]
 
 
 def batches(renewals: list[tuple[Hold, RenewNow]]) -> list[list[tuple[Hold, RenewNow]]]:

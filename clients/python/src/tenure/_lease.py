@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -15,6 +16,8 @@ from .states import HoldState, Loss
 
 if TYPE_CHECKING:
     from ._core import Core
+    from ._grant import Grant
+    from ._guard import Guard
     from ._hold import Hold
 
 T = TypeVar("T")
@@ -31,6 +34,8 @@ class Lease:
         """Only `LeaseManager.handle` creates handles."""
         self._core = core
         self._hold = hold
+        # The only grant of a lease of an `async with`.
+        self._grant: Grant | None = None
 
     @property
     def name(self) -> str:
@@ -52,7 +57,7 @@ class Lease:
         Raises:
             Refused: not acquired. The code is `held`, `wait_timeout` or another code of the HTTP API.
             Unknown: the cluster may have granted the lease, but this handle does not hold it. Acquire it again, or release
-                it; otherwise it expires.
+                it. Otherwise it expires by its ttl; an infinite lease does not expire.
             Unavailable: not acquired.
             ShutDown: not acquired.
 
@@ -92,12 +97,13 @@ class Lease:
         Raises:
             Refused: the code is `not_drained`: the body did not end in time, and the lease expires by its ttl. A new
                 acquire releases it and gets a new token.
-            Unknown, Unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires.
+            Unknown, Unavailable: the cluster may still count the lease as held. Release it again. Otherwise it expires by
+                its ttl; an infinite lease does not expire.
 
         After any error this handle no longer holds the lease. If the call is cancelled during the request, this handle does
         not hold the lease, and the lease expires by its ttl unless the release arrives.
         """
-        return await self._core.release(self._hold)
+        return await self._core.release(self._hold, grant=self._grant)
 
     async def hand_over(self, to: str | None = None) -> str | None:
         """Hands the lease over to a waiter in the queue: to the holder `to`, or to the first waiter.
@@ -110,11 +116,13 @@ class Lease:
             Unavailable: this handle holds the lease as before.
             Unknown: another holder may have the lease. This handle no longer holds it.
 
+        If the call ended a body and raises `Refused` or `Unavailable`, the manager releases the lease: it has no owner.
+
         If the call is cancelled during the request, this handle does not hold the lease and no longer renews it.
         """
         if to is not None:
             check_holder(to)
-        return await self._core.hand_over(self._hold, to)
+        return await self._core.hand_over(self._hold, to, grant=self._grant)
 
     async def check(self) -> bool:
         """Asks the cluster whether the grant is in force. If the cluster has ended it, the handle records the loss.
@@ -192,7 +200,7 @@ class Lease:
         await self._hold.ended.wait()
 
     def _lost(self) -> LeaseLost:
-        state = self._hold.state
+        state = self.state
         why = getattr(state, "why", None)
         if why is None:
             why = Loss.RELEASED if state.kind == "released" else Loss.UNREACHABLE
@@ -200,6 +208,75 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<tenure.Lease {self.name!r} {self.state.kind}>"
+
+
+class GrantedLease(Lease):
+    """The lease of an `async with`, tied to its grant. After the end of the grant it is not held, also if the lease is."""
+
+    def __init__(self, guard: Guard) -> None:
+        """Only an `async with` creates it."""
+        super().__init__(guard.core, guard.hold)
+        if guard.grant is None:
+            raise RuntimeError("the lease is not acquired")
+        self._grant: Grant = guard.grant
+        self._ended = guard.ended
+        self._stopping = guard.stopping
+
+    async def acquire(self, *, wait: float = 0.0) -> int:
+        """Returns the token of this grant. Another grant needs a handle or another `async with`.
+
+        Raises:
+            LeaseLost: the grant has ended.
+        """
+        return self.check_held()
+
+    async def check(self) -> bool:
+        """Asks the cluster whether this grant is in force, as `Lease.check`."""
+        return await super().check() if self._hold.grant is self._grant else False
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this grant is held now."""
+        return self._grant.is_held(self._core.clock())
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until this grant ends without another renewal, less the drift margin."""
+        now = self._core.clock()
+        return self._grant.left(now) if self._grant.is_held(now) else 0.0
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of this grant; `None` if the grant is not held."""
+        return self._grant.token if self.is_held else None
+
+    @property
+    def state(self) -> HoldState:
+        """The state of this grant. After its end, the state in which it ended."""
+        # The order counts for other threads: the grant ends before the state changes.
+        state = self._hold.state
+        return self._grant.end or state
+
+    async def states(self) -> AsyncIterator[HoldState]:
+        """Iterates over the states of this grant, as `Lease.states`, and ends with the grant."""
+        async with contextlib.aclosing(super().states()) as seen:  # type: ignore[type-var]
+            async for _ in seen:
+                yield self.state
+                if self._grant.end is not None:
+                    return
+
+    def on_state(self, call: Callable[[HoldState], None]) -> Callable[[], None]:
+        """Calls `call` with each new state of this grant, as `Lease.on_state`."""
+        token = self._grant.token
+        return super().on_state(lambda state: call(state) if getattr(state, "token", 0) == token else None)
+
+    async def wait_stopping(self) -> None:
+        """Waits until the manager stops renewing this grant."""
+        await self._stopping.wait()
+
+    async def wait_ended(self) -> None:
+        """Waits until this grant ends."""
+        await self._ended.wait()
 
 
 class HeldLease(AbstractAsyncContextManager[Lease]):
@@ -213,8 +290,8 @@ class HeldLease(AbstractAsyncContextManager[Lease]):
 
     async def __aenter__(self) -> Lease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
-        await self._scope.enter(lambda guard: guard.enter(self._wait))
-        return self._lease
+        guard = await self._scope.enter(lambda guard: guard.enter(self._wait))
+        return GrantedLease(guard)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -60,8 +60,8 @@ class LeaseManager:
             key: PEM file with its key. Default: TENURE_KEY.
             holder: the holder of the leases: 1 to 200 bytes. Default: the host name, the process id and a random part. Keep
                 this default: if two processes use one holder, each can release the lease of the other.
-            operation_timeout: seconds that one operation with its retries takes at most, without its wait for a lease:
-                0.001 to 86,400.
+            operation_timeout: seconds that one request with its retries takes at most, without its wait for a lease:
+                0.001 to 86,400. A call can send several requests: see "Errors" in the README.
             drift_permille: largest difference between the clock rates of this machine and the cluster, in thousandths. The
                 deadline is earlier by this part of the ttl. At most 500.
             clock: returns seconds since a fixed point, including suspend. Tests can use their own.
@@ -104,14 +104,15 @@ class LeaseManager:
     ) -> HeldLease:
         """Returns an `async with` that acquires the lease for its body, and releases it at the end.
 
+        The body gets a lease that is tied to its grant: after a loss it is not held, also if the lease is acquired again.
         In one manager, only one body runs at a time for each lease. `wait` is the longest wait in seconds, for other bodies
         and in the queue of the cluster. `handle` describes the other options.
 
         The body is cancelled when the lease is lost, or `grace` seconds before the deadline if renewals fail. Then the
-        `async with` raises `LeaseLost` with the reason. It also raises `LeaseLost` if the body ends without an error, but
-        later than the lease. Another error of the body stays as it is. A cancellation of the task by other code is never
-        swallowed, and releases the lease. If the release at the end fails, the manager logs a warning, and the lease
-        expires by its ttl.
+        `async with` raises `LeaseLost`; its `why` is the cause. It also raises `LeaseLost` if the body ends without an
+        error, but later than the lease. Another error of the body stays as it is. A cancellation of the task by other code
+        is never swallowed, and releases the lease. If the release at the end fails, the manager logs a warning, and the
+        lease expires by its ttl.
 
         Only the task of the body is cancelled, at its next `await`: tasks outside of an `asyncio.TaskGroup` of the body,
         threads and long steps must check `lease.is_held`.

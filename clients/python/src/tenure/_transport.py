@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,12 +40,19 @@ REFRESH_TIMEOUT = 1.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 TOKEN_VARIABLE = "TENURE_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
+_TOKEN = re.compile(r"[!-~]+")
 TOKEN_FILE_VARIABLE = "TENURE_ACCESS_TOKEN_FILE"  # noqa: S105 - the name of a variable
 
 # All errors of an exchange. httpx lets some errors of TLS pass as they are.
 EXCHANGE_ERRORS = (httpx.HTTPError, httpx.StreamError, OSError)
 # These errors occur before the request is sent.
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NOT_SENT = (
+    httpx.LocalProtocolError,
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Transport:
     ) -> None:
         """Creates the HTTP client. Sends no request."""
         self.endpoints = Endpoints(endpoints, 0.0)
-        token = token or _token_from_environment()
+        token = _check_token(token or _token_from_environment())
         # Redirects, proxies and compression are not for the nodes of a cluster.
         headers = {"accept-encoding": "identity"}
         if token:
@@ -158,9 +166,9 @@ class Transport:
             finally:
                 await response.aclose()
         except _NOT_SENT as error:
-            return NotDone(_describe(endpoint, error))
+            return NotDone(describe(endpoint, error))
         except EXCHANGE_ERRORS as error:
-            return MaybeDone(_describe(endpoint, error))
+            return MaybeDone(describe(endpoint, error))
         return classify_response(endpoint, response.status_code, body)
 
     async def _wait_until_not_ready(self, endpoint: str, probe: float) -> Attempt:
@@ -176,7 +184,7 @@ class Transport:
             except httpx.TimeoutException:
                 return MaybeDone(f"{endpoint} did not answer the readiness probe within {probe:.3g} s")
             except EXCHANGE_ERRORS as error:
-                return MaybeDone(_describe(endpoint, error))
+                return MaybeDone(describe(endpoint, error))
             if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 return MaybeDone(f"{endpoint} is not ready")
 
@@ -233,11 +241,24 @@ async def _cancel(tasks: set[asyncio.Task[Attempt]]) -> None:
         await asyncio.wait(pending)
 
 
-def _describe(endpoint: str, error: BaseException) -> str:
+def describe(endpoint: str, error: BaseException) -> str:
     """The endpoint and the innermost cause of an error. The outer errors of an HTTP client say little."""
+    if isinstance(error, httpx.LocalProtocolError):
+        # The text of this error contains the value of the header, for example the access token.
+        return f"{endpoint}: the client cannot send the request: it is not valid HTTP"
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return f"{endpoint}: {error or type(error).__name__}"
+
+
+def _check_token(token: str | None) -> str | None:
+    """Returns the token without surrounding white space. The error does not contain it."""
+    if not token:
+        return None
+    token = token.strip()
+    if not _TOKEN.fullmatch(token):
+        raise ValueError("invalid access token: expected printable ASCII characters without spaces")
+    return token
 
 
 def _token_from_environment() -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 
 from ._errors import Refused, TenureError, Unavailable
-from ._transport import EXCHANGE_ERRORS, Transport
+from ._transport import EXCHANGE_ERRORS, Transport, describe
 
 if TYPE_CHECKING:
     from .api import Event
@@ -177,7 +177,7 @@ class Watch:
                 return response.aiter_raw()
             body = await response.aread()
         except EXCHANGE_ERRORS as error:
-            return f"{endpoint}: {error or type(error).__name__}"
+            return describe(endpoint, error)
         finally:
             await stack.aclose()
         if refusal := _refusal(response.status_code, body):

@@ -51,24 +51,51 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tenure", daemon=True)
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._serve, name="tenure", daemon=True)
         self._thread.start()
 
+    def _serve(self) -> None:
+        """Runs the event loop. At its end, cancels and joins all tasks: another thread may wait for one of them."""
+        self._loop.run_forever()
+        self._is_stopped = True
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs `work` in the thread and waits for its result. An exception of this thread cancels it."""
-        if not self._thread.is_alive():
-            work.close()
-            raise ShutDown
+        """Runs `work` in the thread and waits for its result. An exception of this thread cancels it.
+
+        Raises:
+            ShutDown: the thread has ended, also if it ends during the call.
+        """
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a callback of the client must not wait for the client")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            # The loop is closed.
+            work.close()
+            raise ShutDown from None
         try:
             while True:
+                # The loop can end before it starts the work. Then the future has no result.
+                has_ended = not self._thread.is_alive()
                 with contextlib.suppress(concurrent.futures.TimeoutError):
                     return future.result(_SIGNAL_CHECK)
                 if future.done():
                     return future.result()
+                if has_ended:
+                    work.close()
+                    raise ShutDown
+        except concurrent.futures.CancelledError:
+            if self._is_stopped:
+                raise ShutDown from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -102,11 +129,11 @@ class _Loop:
                 self.run(close())
 
     def stop(self) -> None:
-        """Ends the thread."""
-        if self._thread.is_alive():
+        """Cancels all work and ends the thread. Calls that wait for the thread raise `ShutDown`."""
+        with contextlib.suppress(RuntimeError):
+            # The loop is closed if another thread has stopped it.
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self._thread.join()
 
 
 class Lease:
@@ -144,11 +171,11 @@ class Lease:
 
         It does not wait for the body of a `with`: leave the body instead.
         """
-        return self._loop.run(self._lease._core.release(self._lease._hold, drains=False))
+        return self._loop.run(self._lease._core.release(self._lease._hold, drains=False, grant=self._lease._grant))
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Hands the lease over to a waiter, as `tenure.Lease.hand_over`. It does not wait for the body of a `with`."""
-        return self._loop.run(self._lease._core.hand_over(self._lease._hold, to, drains=False))
+        return self._loop.run(self._lease._core.hand_over(self._lease._hold, to, drains=False, grant=self._lease._grant))
 
     def check(self) -> bool:
         """Asks the cluster whether the grant is in force, as `tenure.Lease.check`."""
@@ -204,19 +231,28 @@ class HeldLease(AbstractContextManager[Lease]):
         """Only `Lease.hold` and `LeaseManager.lease` create it."""
         self._lease = lease
         self._wait = wait
-        handle = lease._lease
-        self._guard = Guard(handle._core, handle._hold, lambda: None)
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Lease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
-        self._lease._loop.run(self._guard.enter(self._wait))
-        return self._lease
+        handle = self._lease._lease
+        guard = Guard(handle._core, handle._hold, lambda: None)
+        self._lease._loop.run(guard.enter(self._wait))
+        self._guard = guard
+        return Lease(self._lease._loop, _async.GrantedLease(guard))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before a body without an error."""
-        why = self._lease._loop.run(self._guard.leave())
+        guard = self._guard
+        if guard is None:
+            raise RuntimeError("the lease is not acquired")
+        try:
+            why = self._lease._loop.run(guard.leave())
+        except ShutDown:
+            # The shutdown did not wait longer than `drain` for this body.
+            why = guard.loss() or Loss.RELEASED
         if error is None and why is not None:
-            raise LeaseLost(self._lease.name, self._guard.token, why)
+            raise LeaseLost(self._lease.name, guard.token, why)
 
 
 class LeaseManager:
@@ -359,6 +395,7 @@ class LeaseManager:
         """Leaves all queues, releases all leases and ends the thread, as `tenure.LeaseManager.shutdown`.
 
         It waits for the bodies of `with` in other threads, for at most `drain` seconds. Do not call it in such a body.
+        Iterations and other calls that wait in other threads raise `ShutDown`.
         """
         failed = self._loop.run(self._manager.shutdown())
         self._loop.stop()
@@ -370,7 +407,9 @@ class LeaseManager:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Shuts the manager down, and logs the leases that may remain held."""
-        self._loop.run(self._manager.__aexit__(kind, error, trace))
+        # The body can shut the manager down itself.
+        with contextlib.suppress(ShutDown):
+            self._loop.run(self._manager.__aexit__(kind, error, trace))
         self._loop.stop()
 
     def __repr__(self) -> str:
@@ -479,5 +518,6 @@ class Leadership(AbstractContextManager["Leadership"]):
         return self._loop.run(self._leadership.hand_over(to))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Resigns."""
-        self.resign()
+        """Resigns. After a shutdown there is no leadership, and the error of the body stays as it is."""
+        with contextlib.suppress(ShutDown):
+            self.resign()

@@ -180,7 +180,10 @@ export class Client {
   async release(name: string, holder: string, token: string, signal?: AbortSignal): Promise<boolean> {
     const path = leasePath(name, "/release");
     const call = { method: "POST", path, body: () => ({ holder, token }), policy: "release", signal } as const;
-    const { answer, ambiguous } = await this.#resolve<Released>(call);
+    const { answer, ambiguous } = await this.#resolve<Released | null>(call);
+    if (typeof answer?.released !== "boolean") {
+      throw new Unknown("the answer to the release is invalid");
+    }
     if (!answer.released && ambiguous !== undefined) {
       // The first attempt may have released the lease.
       throw new Unknown(ambiguous);
@@ -188,9 +191,13 @@ export class Client {
     return answer.released;
   }
 
-  /** Hands a lease over, and returns that of the new holder. It is not sent again after a lost answer. @internal */
-  handOver(name: string, body: object, signal?: AbortSignal): Promise<LeaseInfo> {
-    return this.#post(leasePath(name, "/handover"), body, "never", signal);
+  /** Hands a lease over, and returns the new holder. It is not sent again after a lost answer. @internal */
+  async handOver(name: string, body: object, signal?: AbortSignal): Promise<string> {
+    const next = await this.#post<LeaseInfo | null>(leasePath(name, "/handover"), body, "never", signal);
+    if (typeof next?.holder !== "string") {
+      throw new Unknown("the answer to the hand-over is invalid");
+    }
+    return next.holder;
   }
 
   /** Replaces the metadata of a held lease. @internal */

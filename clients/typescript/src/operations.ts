@@ -110,7 +110,7 @@ export class Operations implements LeaseOperations {
       const body = { holder: this.#core.holder, token, ...(to === undefined ? {} : { to }) };
       let next: string;
       try {
-        next = (await this.#core.client.handOver(hold.name, body, signal)).holder;
+        next = await this.#core.client.handOver(hold.name, body, signal);
       } catch (error) {
         if (error instanceof Refused && error.code === "lost") {
           hold.lose(lossReason(error.problem.why ?? "unknown"));

@@ -4,9 +4,8 @@ import type { ServerResponse } from "node:http";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import { Client, LeaseManager, Refused, Unavailable, Unknown } from "tenure";
-import { deferred, lease, problem, ScriptedServer } from "./support/server.js";
+import { deferred, lease, problem, ScriptedServer, TOKEN } from "./support/server.js";
 
-const TOKEN = "281474976710661";
 let one: ScriptedServer;
 let other: ScriptedServer;
 

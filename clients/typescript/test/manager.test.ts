@@ -11,41 +11,26 @@ import {
   Unknown,
 } from "tenure";
 import { ManualClock } from "./support/clock.js";
-import { deferred, lease, problem, type Received, type Reply, ScriptedServer, TTL } from "./support/server.js";
+import {
+  deferred,
+  freeLeases,
+  lease,
+  problem,
+  type Replies,
+  type Reply,
+  renewed,
+  ScriptedServer,
+  standing,
+  TOKEN,
+  TTL,
+} from "./support/server.js";
 
-const TOKEN = "281474976710661";
 let server: ScriptedServer;
 let clock: ManualClock;
 let managers: LeaseManager[];
 
-/** Responds like a cluster in which each lease is free, unless `replies` has the action. */
-function script(replies: Partial<Record<string, (request: Received) => Reply | Promise<Reply>>> = {}) {
-  server.handler = (request) => {
-    const [, name = "", action = ""] = /^\/v1\/(?:leases\/([^/?]+)\/)?([a-z]+)/.exec(request.path) ?? [];
-    const reply = replies[request.path === "/readyz" ? "readyz" : action];
-    if (reply !== undefined) {
-      return reply(request);
-    }
-    switch (action) {
-      case "acquire":
-        return { body: lease(name, TOKEN) };
-      case "renew":
-        return { body: renewed(request) };
-      case "release":
-        return { body: { released: true } };
-      default:
-        return { body: { name, summary: "", holders: 0, held: [], waiters: 0, standing: { status: "unknown" } } };
-    }
-  };
-}
-
-function renewed(request: Received) {
-  const leases = request.body.leases as { name: string; token: string }[];
-  return { results: leases.map(({ name, token }) => ({ name, lease: lease(name, token) })) };
-}
-
-function standing(status: object): Reply {
-  return { body: { name: "job", summary: "", holders: 0, held: [], waiters: 0, standing: status } };
+function script(replies: Replies = {}): void {
+  server.handler = freeLeases(replies);
 }
 
 function manager(options: ManagerOptions = {}): LeaseManager {

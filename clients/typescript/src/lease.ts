@@ -49,7 +49,7 @@ export interface Lease extends AsyncDisposable {
    * `false` before the request is sent.
    *
    * After {@link Unknown}, {@link Unavailable} or a cancellation, the lease is not held here, and the cluster may still
-   * count it as held: call it again, or let it expire.
+   * count it as held: call it again, acquire the name again, or let it expire.
    */
   release(options?: CallOptions): Promise<boolean>;
   /**

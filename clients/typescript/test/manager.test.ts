@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import {
+  Election,
   type Lease,
   LeaseLost,
   LeaseManager,
@@ -336,6 +337,50 @@ test("failed_release_is_not_held_and_can_be_repeated", async () => {
   assert.equal(await held.release(), true);
 });
 
+test("failed_release_allows_the_next_acquire", async () => {
+  const holder = manager({ operationTimeout: "500ms" });
+  const held = await holder.acquire("job");
+  script({ release: () => problem(503, "no_leader") });
+  await assert.rejects(held.release(), Unavailable);
+  script();
+  const again = await holder.acquire("job");
+  assert.equal(again.isHeld(), true);
+  const order = server.requests.map(({ path }) => path).filter((path) => /acquire|release/.test(path));
+  assert.match(order.at(-2) ?? "", /release/, "the old grant is released first");
+  assert.equal(await held.release(), false);
+  assert.equal(again.isHeld(), true);
+});
+
+test("cancelled_release_in_progress_ends_the_lease", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  script({ release: () => "hang" });
+  const cancel = new AbortController();
+  const releasing = held.release({ signal: cancel.signal });
+  await server.received("/release");
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(releasing, /cancelled by the test/);
+  script();
+  assert.equal((await holder.acquire("job")).isHeld(), true);
+});
+
+test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  script({ handover: () => "close" });
+  await assert.rejects(held.handOver(), Unknown);
+  assert.equal((await holder.acquire("job")).isHeld(), true);
+});
+
+test("failed_resignation_allows_the_next_campaign", async () => {
+  const election = new Election(manager({ operationTimeout: "500ms" }), "job");
+  const leadership = await election.campaign();
+  script({ release: () => problem(503, "no_leader") });
+  await assert.rejects(leadership.resign(), Unavailable);
+  script();
+  assert.equal((await election.campaign()).isLeader(), true);
+});
+
 test("lost_answer_to_a_release_is_resolved_by_the_history", async () => {
   let count = 0;
   script({
@@ -398,6 +443,53 @@ test("with_returns_the_result_if_the_release_fails", async () => {
   script({ release: () => problem(503, "no_leader") });
   assert.equal(await holder.with("job", () => "done"), "done");
   assert.ok(errors[0] instanceof Unavailable);
+});
+
+/** The text of the next warnings of this package. */
+async function warningsOf(run: () => Promise<unknown>, count: number): Promise<string[]> {
+  const warnings: string[] = [];
+  const complete = deferred();
+  const add = (warning: Error) => {
+    if (warning.name === "TenureWarning" && warnings.push(warning.message) === count) {
+      complete.resolve();
+    }
+  };
+  process.on("warning", add);
+  try {
+    await run();
+    await complete.promise;
+  } finally {
+    process.off("warning", add);
+  }
+  return warnings;
+}
+
+test("failed_release_of_a_scope_is_a_warning_by_default", async () => {
+  const holder = manager({ operationTimeout: "500ms" });
+  script({ release: () => problem(503, "no_leader") });
+  const [warning] = await warningsOf(() => holder.with("job", () => "done"), 1);
+  assert.match(warning ?? "", /count the lease "job" as held: Unavailable: .*no_leader by the test/);
+});
+
+test("onError_that_throws_does_not_end_the_process", async () => {
+  for (const onError of [
+    () => {
+      throw new Error("by onError");
+    },
+    () => Promise.reject(new Error("by onError")),
+  ]) {
+    const holder = manager({ operationTimeout: "500ms", onError });
+    script();
+    const held = await holder.acquire("job");
+    clock.advance(60_000);
+    await reached(held, "lost");
+    script({ release: () => problem(503, "no_leader") });
+    const warnings = await warningsOf(async () => {
+      await held.release();
+      assert.equal((await holder.shutdown()).length, 1);
+    }, 2);
+    assert.match(warnings[1] ?? "", /onError failed: Error: by onError/);
+  }
 });
 
 test("scope_releases_the_lease_and_shuts_the_manager_down", async () => {

@@ -115,7 +115,7 @@ class SentClaim {
     this.#answer.catch(() => undefined);
   }
 
-  /** The confirmed grant, or `undefined` if `stop` aborts before the answer. */
+  /** The confirmed grant, or `undefined` if `stop` aborts first. */
   async granted(core: Core, record: NameRecord, sent: number, stop: AbortSignal): Promise<SentGrant | undefined> {
     try {
       const lease = await this.#answerOrStop(stop);
@@ -126,8 +126,11 @@ class SentClaim {
       if (grant === undefined) {
         throw new Unknown("the answer to the claim is invalid");
       }
-      return await confirm(core, record, grant, sent);
+      return await confirm(core, record, grant, sent, stop);
     } catch (error) {
+      if (stop.aborted) {
+        return undefined;
+      }
       record.isAmbiguous = !(error instanceof Refused || error instanceof Unavailable);
       throw error;
     }
@@ -272,7 +275,13 @@ async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
  * Renews a grant after a long wait. The time of the grant is then known only within the wait, so the deadline counts
  * from the renewal.
  */
-async function confirm(core: Core, record: NameRecord, grant: Grant, sent: number): Promise<SentGrant> {
+async function confirm(
+  core: Core,
+  record: NameRecord,
+  grant: Grant,
+  sent: number,
+  stop: AbortSignal,
+): Promise<SentGrant> {
   const again = core.clock.now();
   if (again - sent <= grant.lasting / 3) {
     return { ...grant, sent };
@@ -281,7 +290,7 @@ async function confirm(core: Core, record: NameRecord, grant: Grant, sent: numbe
   let result: { lease?: LeaseInfo | null; problem?: Refused["problem"] | null } | undefined;
   try {
     const budget = budgetWithin(core.client.operationTimeout);
-    result = (await core.client.renewBatch({ holder: core.holder, leases }, budget)).results[0];
+    result = (await core.client.renewBatch({ holder: core.holder, leases }, budget, stop)).results[0];
   } catch (error) {
     // After any error here the grant may still be in force.
     throw new Unknown(`the lease was granted, and its renewal failed: ${error}`);

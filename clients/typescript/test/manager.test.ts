@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import {
-  Election,
   type Lease,
   LeaseLost,
   LeaseManager,
@@ -299,6 +298,23 @@ test("grant_that_ended_during_a_long_wait_is_refused", async () => {
   await assert.rejects(manager().acquire("job", { wait: "1m" }), { name: "Refused", code: "lost" });
 });
 
+test("cancelled_renewal_of_a_late_grant_releases_it", async () => {
+  script({
+    acquire: () => {
+      clock.advance(TTL / 3 + 1);
+      return { body: lease("job", TOKEN) };
+    },
+    renew: () => "hang",
+    explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+  });
+  const cancel = new AbortController();
+  const acquiring = manager({ operationTimeout: "1h" }).acquire("job", { wait: "1m", signal: cancel.signal });
+  await server.received("/v1/renew");
+  cancel.abort(new Error("not needed any more"));
+  await assert.rejects(acquiring, /not needed any more/);
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+});
+
 test("second_lease_object_of_a_manager_is_refused_as_held", async () => {
   const holder = manager();
   const held = await holder.acquire("job");
@@ -335,50 +351,6 @@ test("failed_release_is_not_held_and_can_be_repeated", async () => {
   assert.equal(held.state.status, "released");
   script();
   assert.equal(await held.release(), true);
-});
-
-test("failed_release_allows_the_next_acquire", async () => {
-  const holder = manager({ operationTimeout: "500ms" });
-  const held = await holder.acquire("job");
-  script({ release: () => problem(503, "no_leader") });
-  await assert.rejects(held.release(), Unavailable);
-  script();
-  const again = await holder.acquire("job");
-  assert.equal(again.isHeld(), true);
-  const order = server.requests.map(({ path }) => path).filter((path) => /acquire|release/.test(path));
-  assert.match(order.at(-2) ?? "", /release/, "the old grant is released first");
-  assert.equal(await held.release(), false);
-  assert.equal(again.isHeld(), true);
-});
-
-test("cancelled_release_in_progress_ends_the_lease", async () => {
-  const holder = manager();
-  const held = await holder.acquire("job");
-  script({ release: () => "hang" });
-  const cancel = new AbortController();
-  const releasing = held.release({ signal: cancel.signal });
-  await server.received("/release");
-  cancel.abort(new Error("cancelled by the test"));
-  await assert.rejects(releasing, /cancelled by the test/);
-  script();
-  assert.equal((await holder.acquire("job")).isHeld(), true);
-});
-
-test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
-  const holder = manager();
-  const held = await holder.acquire("job");
-  script({ handover: () => "close" });
-  await assert.rejects(held.handOver(), Unknown);
-  assert.equal((await holder.acquire("job")).isHeld(), true);
-});
-
-test("failed_resignation_allows_the_next_campaign", async () => {
-  const election = new Election(manager({ operationTimeout: "500ms" }), "job");
-  const leadership = await election.campaign();
-  script({ release: () => problem(503, "no_leader") });
-  await assert.rejects(leadership.resign(), Unavailable);
-  script();
-  assert.equal((await election.campaign()).isLeader(), true);
 });
 
 test("lost_answer_to_a_release_is_resolved_by_the_history", async () => {
@@ -443,53 +415,6 @@ test("with_returns_the_result_if_the_release_fails", async () => {
   script({ release: () => problem(503, "no_leader") });
   assert.equal(await holder.with("job", () => "done"), "done");
   assert.ok(errors[0] instanceof Unavailable);
-});
-
-/** The text of the next warnings of this package. */
-async function warningsOf(run: () => Promise<unknown>, count: number): Promise<string[]> {
-  const warnings: string[] = [];
-  const complete = deferred();
-  const add = (warning: Error) => {
-    if (warning.name === "TenureWarning" && warnings.push(warning.message) === count) {
-      complete.resolve();
-    }
-  };
-  process.on("warning", add);
-  try {
-    await run();
-    await complete.promise;
-  } finally {
-    process.off("warning", add);
-  }
-  return warnings;
-}
-
-test("failed_release_of_a_scope_is_a_warning_by_default", async () => {
-  const holder = manager({ operationTimeout: "500ms" });
-  script({ release: () => problem(503, "no_leader") });
-  const [warning] = await warningsOf(() => holder.with("job", () => "done"), 1);
-  assert.match(warning ?? "", /count the lease "job" as held: Unavailable: .*no_leader by the test/);
-});
-
-test("onError_that_throws_does_not_end_the_process", async () => {
-  for (const onError of [
-    () => {
-      throw new Error("by onError");
-    },
-    () => Promise.reject(new Error("by onError")),
-  ]) {
-    const holder = manager({ operationTimeout: "500ms", onError });
-    script();
-    const held = await holder.acquire("job");
-    clock.advance(60_000);
-    await reached(held, "lost");
-    script({ release: () => problem(503, "no_leader") });
-    const warnings = await warningsOf(async () => {
-      await held.release();
-      assert.equal((await holder.shutdown()).length, 1);
-    }, 2);
-    assert.match(warnings[1] ?? "", /onError failed: Error: by onError/);
-  }
 });
 
 test("scope_releases_the_lease_and_shuts_the_manager_down", async () => {

@@ -129,7 +129,8 @@ export class Client {
    * after broken connections, at any node. It waits while no node answers, except at its begin.
    *
    * The iteration throws {@link Refused}, for instance as `compacted` if the cluster no longer keeps the next events:
-   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time.
+   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time. An
+   * error ends the watch.
    */
   watch(options: WatchOptions = {}): Watch {
     return new EventWatch(this.#transport, this.#endpoints, this.#timeout, options);

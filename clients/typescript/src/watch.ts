@@ -52,7 +52,7 @@ export class EventWatch implements Watch {
     this.#prefix = options.prefix;
     this.#position = options.after;
     this.#signal = options.signal;
-    this.#signal?.addEventListener("abort", this.#cancel);
+    this.#signal?.addEventListener("abort", this.#cancel, { once: true });
   }
 
   get position(): string | undefined {
@@ -64,8 +64,8 @@ export class EventWatch implements Watch {
   }
 
   async next(): Promise<IteratorResult<LeaseEvent, undefined>> {
-    this.#signal?.throwIfAborted();
     try {
+      this.#signal?.throwIfAborted();
       while (!this.#end.signal.aborted) {
         const event = await this.#step();
         if (event !== undefined) {
@@ -75,6 +75,8 @@ export class EventWatch implements Watch {
     } catch (error) {
       this.#signal?.throwIfAborted();
       if (!this.#end.signal.aborted) {
+        // As with a generator, an error is the end: the stream and the listener would otherwise stay.
+        await this.return();
         throw error;
       }
     }

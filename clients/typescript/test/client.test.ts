@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import type { ServerResponse } from "node:http";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import { Client, LeaseManager, Refused, Unavailable, Unknown } from "tenure";
-import { deferred, lease, problem, ScriptedServer, TOKEN } from "./support/server.js";
+import { deferred, freeLeases, lease, problem, type Reply, ScriptedServer, TOKEN } from "./support/server.js";
 
 let one: ScriptedServer;
 let other: ScriptedServer;
@@ -189,6 +189,42 @@ test("waiting_acquire_leaves_a_node_that_hangs", async () => {
   const claim = manager.acquire("job", { ttl: "1s", wait: "20s" });
   await (await one.received("/acquire")).aborted;
   assert.equal((await claim).isHeld(), true);
+  await manager.shutdown();
+});
+
+/** The number of listeners of a signal. */
+function listeners(signal: AbortSignal): number {
+  return getEventListeners(signal, "abort").length;
+}
+
+test("watch_that_ends_with_an_error_keeps_no_listener", async () => {
+  one.handler = () => problem(410, "compacted", { oldest: 7 });
+  const { signal } = new AbortController();
+  const watch = client().watch({ after: "1", signal });
+  await assert.rejects(watch.next(), Refused);
+  assert.equal(listeners(signal), 0);
+  assert.equal((await watch.next()).done, true, "as after an error of a generator");
+});
+
+test("aborted_watch_keeps_no_listener", async () => {
+  const cancel = new AbortController();
+  const watch = client().watch({ signal: cancel.signal });
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(watch.next(), /cancelled by the test/);
+  assert.equal(listeners(cancel.signal), 0);
+});
+
+test("probe_ends_with_its_claim", async () => {
+  const grant = deferred<Reply>();
+  one.handler = freeLeases({ acquire: () => grant.promise, readyz: () => "hang" });
+  const manager = new LeaseManager({ endpoints: one.url });
+  const claim = manager.acquire("job", { ttl: "6s", wait: "30s" });
+  const probe = await one.received("/readyz");
+  grant.resolve({ body: lease("job", TOKEN) });
+  await claim;
+  const before = performance.now();
+  await probe.aborted;
+  assert.ok(performance.now() - before < 1_000, "before its timeout of 2 s");
   await manager.shutdown();
 });
 

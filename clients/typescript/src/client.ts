@@ -23,6 +23,7 @@ import type {
   Released,
   RenewBatch,
   Renewed,
+  Standing,
   VersionInfo,
 } from "./types.js";
 import { EventWatch, type Watch, type WatchOptions } from "./watch.js";
@@ -156,7 +157,10 @@ export class Client {
     return this.#send({ method: "GET", path: "version", policy: "read", signal: options.signal });
   }
 
-  /** Closes the idle connections. Requests in progress end as usual. */
+  /**
+   * Closes the client. Requests in progress end as usual. Each watch and each later request throws {@link ShutDown}. The
+   * shutdown of a {@link LeaseManager} closes its client.
+   */
   close(): void {
     this.#transport.close();
   }
@@ -169,12 +173,25 @@ export class Client {
     };
     const queueWait = wait === 0 ? undefined : { longest: wait, probe: probeInterval(claim.ttl_ms) };
     const path = leasePath(name, "/acquire");
-    return this.#send({ method: "POST", path, body, policy: "claim", wait: queueWait, signal });
+    return this.#sendForLease({ method: "POST", path, body, policy: "claim", wait: queueWait, signal });
   }
 
   /** Renews leases of one holder. The results have the order of the request. @internal */
   renewBatch(batch: RenewBatch, budget: RetryBudget, signal?: AbortSignal): Promise<Renewed> {
-    return this.#send({ method: "POST", path: "v1/renew", body: () => batch, policy: "renewal", budget, signal });
+    const path = "v1/renew";
+    return this.#sendForLease({ method: "POST", path, body: () => batch, policy: "renewal", budget, signal });
+  }
+
+  /** The standing of a holder with a lease. @internal */
+  async standing(name: string, holder: string, signal?: AbortSignal): Promise<Standing> {
+    const call = {
+      method: "GET",
+      path: leasePath(name, "/explain"),
+      query: { holder },
+      policy: "read",
+      signal,
+    } as const;
+    return (await this.#sendForLease<Explanation>(call)).standing ?? { status: "unknown" };
   }
 
   /** Releases a lease. @internal */
@@ -207,7 +224,7 @@ export class Client {
   }
 
   #post<T>(path: string, body: object, policy: RetryPolicy, signal: AbortSignal | undefined): Promise<T> {
-    return this.#send({ method: "POST", path, body: () => body, policy, signal });
+    return this.#sendForLease({ method: "POST", path, body: () => body, policy, signal });
   }
 
   #readLeases<T>(path: string, query: Record<string, string | undefined>, options: ReadOptions): Promise<T> {
@@ -216,6 +233,12 @@ export class Client {
   }
 
   async #send<T>(call: UnlimitedCall): Promise<T> {
+    this.#transport.closed.throwIfAborted();
+    return this.#sendForLease(call);
+  }
+
+  /** Sends a request of a manager, also after the close: a second shutdown and a repeated release need it. */
+  async #sendForLease<T>(call: UnlimitedCall): Promise<T> {
     return (await this.#resolve<T>(call)).answer;
   }
 

@@ -115,9 +115,8 @@ export class Core {
   }
 
   /** The standing of this manager's holder with a lease. */
-  async standing(name: string, signal?: AbortSignal): Promise<Standing> {
-    const options = { holder: this.holder, ...(signal === undefined ? {} : { signal }) };
-    return (await this.client.explain(name, options)).standing ?? { status: "unknown" };
+  standing(name: string, signal?: AbortSignal): Promise<Standing> {
+    return this.client.standing(name, this.holder, signal);
   }
 }
 

@@ -149,7 +149,7 @@ export class LeaseManager implements AsyncDisposable {
    * held or waiting, with the errors. They expire by their ttl; a second call tries again.
    *
    * A waiting acquire throws {@link ShutDown} after the cluster has confirmed that it left the queue, else
-   * {@link Unknown}. Each later acquire throws `ShutDown`.
+   * {@link Unknown}. Each later acquire throws `ShutDown`, and so do the watches and later reads of {@link client}.
    */
   async shutdown(): Promise<LeftLease[]> {
     const core = this.#core;

@@ -3,7 +3,7 @@ import { getEventListeners, once } from "node:events";
 import type { ServerResponse } from "node:http";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
-import { Client, LeaseManager, Refused, Unavailable, Unknown } from "tenure";
+import { Client, Election, LeaseManager, Refused, ShutDown, Unavailable, Unknown } from "tenure";
 import { deferred, freeLeases, lease, problem, type Reply, ScriptedServer, TOKEN } from "./support/server.js";
 
 let one: ScriptedServer;
@@ -226,6 +226,49 @@ test("probe_ends_with_its_claim", async () => {
   await probe.aborted;
   assert.ok(performance.now() - before < 1_000, "before its timeout of 2 s");
   await manager.shutdown();
+});
+
+test("request_in_progress_ends_as_usual_after_the_close", async () => {
+  const answer = deferred<Reply>();
+  one.handler = () => answer.promise;
+  const asked = client();
+  const reading = asked.version();
+  await one.received("/version");
+  asked.close();
+  answer.resolve(version("one"));
+  assert.equal((await reading).version, "one");
+  assert.equal(other.requests.length, 0, "its connection was not closed");
+});
+
+test("closed_client_sends_no_request", async () => {
+  one.handler = () => version("one");
+  const asked = client();
+  await asked.version();
+  asked.close();
+  await assert.rejects(asked.version(), ShutDown);
+  await assert.rejects(asked.list().next(), ShutDown);
+  await assert.rejects(asked.revoke("job"), /the client is closed/);
+  await assert.rejects(asked.watch().next(), ShutDown);
+  assert.equal(one.requests.length, 1);
+});
+
+test("open_watch_and_observer_end_with_the_close", async () => {
+  one.handler = ({ path }, response) => {
+    if (path.includes("/explain")) {
+      return { body: { name: "job", summary: "", holders: 0, held: [], waiters: 0 } };
+    }
+    stream(response, "id: 10\n\n");
+    return "hang";
+  };
+  const manager = new LeaseManager({ endpoints: one.url });
+  const watching = manager.client.watch().next();
+  const observed = new Election(manager, "job", { refresh: "1h" }).observe();
+  assert.equal((await observed.next()).value, undefined);
+  const changed = observed.next();
+  await one.received("/v1/watch", 2);
+  const ended = Promise.all([assert.rejects(watching, ShutDown), assert.rejects(changed, ShutDown)]);
+  await manager.shutdown();
+  await ended;
 });
 
 test("members_of_the_cluster_are_found_after_a_failure", async () => {

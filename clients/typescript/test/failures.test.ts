@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import { Election, type Lease, LeaseManager, type ManagerOptions, Unavailable, Unknown } from "tenure";
+import { Election, type Lease, LeaseLost, LeaseManager, type ManagerOptions, Unavailable, Unknown } from "tenure";
 import { parseGrant } from "#dist/grant.js";
 import { ManualClock } from "./support/clock.js";
 import {
@@ -203,4 +203,21 @@ test("onError_that_throws_does_not_end_the_process", async () => {
     }, 2);
     assert.match(warnings[1] ?? "", /onError failed: Error: by onError/);
   }
+});
+
+test("lost_leadership_is_not_established", async () => {
+  const leadership = await new Election(manager(), "job").campaign();
+  clock.advance(60_000);
+  let fenced = 0;
+  await assert.rejects(
+    leadership.establish(() => fenced++),
+    { name: "LeaseLost", why: "unreachable" },
+  );
+  assert.equal(fenced, 0);
+  assert.equal(leadership.token.toString(), TOKEN);
+  assert.equal(await leadership.resign(), false);
+  await assert.rejects(
+    leadership.establish(() => fenced++),
+    LeaseLost,
+  );
 });

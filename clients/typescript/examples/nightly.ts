@@ -8,7 +8,10 @@ const PAGES = 10;
 
 async function writeReport(lease: Lease): Promise<number> {
   for (let page = 1; page <= PAGES; page++) {
-    // `token` reads the clock, and throws if the lease is lost. The signal ends a page that is in progress.
+    // The signal ends a page that is in progress. `isHeld` reads the clock, so it is right also after a pause.
+    if (!lease.isHeld()) {
+      break;
+    }
     await writePage(page, lease.token, lease.signal);
   }
   return PAGES;

@@ -16,8 +16,8 @@ let leadership: Leadership | undefined;
 const app = express();
 app.get("/health", (_request, response) => {
   // `isLeader` reads the clock, so the answer is right also after a pause of this process.
-  const leads = leadership?.isLeader() ?? false;
-  response.json({ leads, token: leads ? leadership?.token : null });
+  const leader = leadership?.isLeader() ? leadership : undefined;
+  response.json({ leads: leader !== undefined, token: leader?.token ?? null });
 });
 const server = app.listen(Number(process.env.PORT ?? 0), "127.0.0.1", () => {
   console.log(`listening on ${(server.address() as AddressInfo).port}`);

@@ -113,7 +113,10 @@ async function probeUntilNotReady(
   for (;;) {
     await sleep(interval, undefined, { signal });
     const limit = new AbortController();
-    const timer = setTimeout(() => limit.abort(), interval);
+    const cancel = () => limit.abort();
+    const timer = setTimeout(cancel, interval);
+    // A probe ends with its request: it would otherwise keep the process alive.
+    signal.addEventListener("abort", cancel);
     try {
       const url = new URL("readyz", endpoint);
       const { status } = await transport.exchange({ method: "GET", url, signal: limit.signal });
@@ -126,6 +129,7 @@ async function probeUntilNotReady(
         : (error as Error).message;
     } finally {
       clearTimeout(timer);
+      signal.removeEventListener("abort", cancel);
     }
   }
 }

@@ -2,12 +2,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Core, NameRecord } from "./core.js";
 import { DAY_MS } from "./duration.js";
 import { Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
+import { type Grant, parseGrant } from "./grant.js";
 import { Hold } from "./hold.js";
-import { lasting } from "./keeper.js";
 import { sendRelease } from "./operations.js";
 import type { ClaimOptions, ParsedAcquire } from "./options.js";
 import { budgetWithin } from "./retry.js";
-import { FencingToken } from "./token.js";
 import { type LeaseInfo, localProblem } from "./types.js";
 
 /** Pause between two checks of an abandoned claim that may still wait in the queue, in milliseconds. */
@@ -70,8 +69,8 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
     record.isAmbiguous = false;
     const hold = new Hold({
       name: record.name,
-      token: FencingToken.from(granted.lease.token),
-      ttl: lasting(granted.lease),
+      token: granted.token,
+      ttl: granted.lasting,
       sent: granted.sent,
       grace: options.grace,
       driftPermille: core.driftPermille,
@@ -116,13 +115,23 @@ class SentClaim {
     this.#answer.catch(() => undefined);
   }
 
-  /** The confirmed grant, or `undefined` if `stop` aborts before the answer. */
-  async granted(core: Core, record: NameRecord, sent: number, stop: AbortSignal): Promise<Granted | undefined> {
+  /** The confirmed grant, or `undefined` if `stop` aborts first. */
+  async granted(core: Core, record: NameRecord, sent: number, stop: AbortSignal): Promise<SentGrant | undefined> {
     try {
       const lease = await this.#answerOrStop(stop);
-      return lease && (await confirm(core, record, lease, sent));
+      if (lease === undefined) {
+        return undefined;
+      }
+      const grant = parseGrant(lease);
+      if (grant === undefined) {
+        throw new Unknown("the answer to the claim is invalid");
+      }
+      return await confirm(core, record, grant, sent, stop);
     } catch (error) {
-      record.isAmbiguous = error instanceof Unknown;
+      if (stop.aborted) {
+        return undefined;
+      }
+      record.isAmbiguous = !(error instanceof Refused || error instanceof Unavailable);
       throw error;
     }
   }
@@ -156,8 +165,7 @@ class SentClaim {
   }
 }
 
-interface Granted {
-  readonly lease: LeaseInfo;
+interface SentGrant extends Grant {
   /** When the request was sent from which the deadline counts. */
   readonly sent: number;
 }
@@ -267,22 +275,29 @@ async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
  * Renews a grant after a long wait. The time of the grant is then known only within the wait, so the deadline counts
  * from the renewal.
  */
-async function confirm(core: Core, record: NameRecord, lease: LeaseInfo, sent: number): Promise<Granted> {
+async function confirm(
+  core: Core,
+  record: NameRecord,
+  grant: Grant,
+  sent: number,
+  stop: AbortSignal,
+): Promise<SentGrant> {
   const again = core.clock.now();
-  if (again - sent <= lasting(lease) / 3) {
-    return { lease, sent };
+  if (again - sent <= grant.lasting / 3) {
+    return { ...grant, sent };
   }
-  const leases = [{ name: record.name, token: lease.token }];
+  const leases = [{ name: record.name, token: grant.token.toString() }];
   let result: { lease?: LeaseInfo | null; problem?: Refused["problem"] | null } | undefined;
   try {
     const budget = budgetWithin(core.client.operationTimeout);
-    result = (await core.client.renewBatch({ holder: core.holder, leases }, budget)).results[0];
+    result = (await core.client.renewBatch({ holder: core.holder, leases }, budget, stop)).results[0];
   } catch (error) {
     // After any error here the grant may still be in force.
     throw new Unknown(`the lease was granted, and its renewal failed: ${error}`);
   }
-  if (result?.lease) {
-    return { lease: result.lease, sent: again };
+  const renewed = parseGrant(result?.lease);
+  if (renewed !== undefined) {
+    return { token: grant.token, lasting: renewed.lasting, sent: again };
   }
   if (result?.problem) {
     throw new Refused(result.problem);

@@ -23,6 +23,7 @@ import type {
   Released,
   RenewBatch,
   Renewed,
+  Standing,
   VersionInfo,
 } from "./types.js";
 import { EventWatch, type Watch, type WatchOptions } from "./watch.js";
@@ -129,7 +130,8 @@ export class Client {
    * after broken connections, at any node. It waits while no node answers, except at its begin.
    *
    * The iteration throws {@link Refused}, for instance as `compacted` if the cluster no longer keeps the next events:
-   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time.
+   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time. An
+   * error ends the watch.
    */
   watch(options: WatchOptions = {}): Watch {
     return new EventWatch(this.#transport, this.#endpoints, this.#timeout, options);
@@ -155,7 +157,10 @@ export class Client {
     return this.#send({ method: "GET", path: "version", policy: "read", signal: options.signal });
   }
 
-  /** Closes the idle connections. Requests in progress end as usual. */
+  /**
+   * Closes the client. Requests in progress end as usual. Each watch and each later request throws {@link ShutDown}. The
+   * shutdown of a {@link LeaseManager} closes its client.
+   */
   close(): void {
     this.#transport.close();
   }
@@ -168,19 +173,35 @@ export class Client {
     };
     const queueWait = wait === 0 ? undefined : { longest: wait, probe: probeInterval(claim.ttl_ms) };
     const path = leasePath(name, "/acquire");
-    return this.#send({ method: "POST", path, body, policy: "claim", wait: queueWait, signal });
+    return this.#sendForLease({ method: "POST", path, body, policy: "claim", wait: queueWait, signal });
   }
 
   /** Renews leases of one holder. The results have the order of the request. @internal */
   renewBatch(batch: RenewBatch, budget: RetryBudget, signal?: AbortSignal): Promise<Renewed> {
-    return this.#send({ method: "POST", path: "v1/renew", body: () => batch, policy: "renewal", budget, signal });
+    const path = "v1/renew";
+    return this.#sendForLease({ method: "POST", path, body: () => batch, policy: "renewal", budget, signal });
+  }
+
+  /** The standing of a holder with a lease. @internal */
+  async standing(name: string, holder: string, signal?: AbortSignal): Promise<Standing> {
+    const call = {
+      method: "GET",
+      path: leasePath(name, "/explain"),
+      query: { holder },
+      policy: "read",
+      signal,
+    } as const;
+    return (await this.#sendForLease<Explanation>(call)).standing ?? { status: "unknown" };
   }
 
   /** Releases a lease. @internal */
   async release(name: string, holder: string, token: string, signal?: AbortSignal): Promise<boolean> {
     const path = leasePath(name, "/release");
     const call = { method: "POST", path, body: () => ({ holder, token }), policy: "release", signal } as const;
-    const { answer, ambiguous } = await this.#resolve<Released>(call);
+    const { answer, ambiguous } = await this.#resolve<Released | null>(call);
+    if (typeof answer?.released !== "boolean") {
+      throw new Unknown("the answer to the release is invalid");
+    }
     if (!answer.released && ambiguous !== undefined) {
       // The first attempt may have released the lease.
       throw new Unknown(ambiguous);
@@ -188,9 +209,13 @@ export class Client {
     return answer.released;
   }
 
-  /** Hands a lease over, and returns that of the new holder. It is not sent again after a lost answer. @internal */
-  handOver(name: string, body: object, signal?: AbortSignal): Promise<LeaseInfo> {
-    return this.#post(leasePath(name, "/handover"), body, "never", signal);
+  /** Hands a lease over, and returns the new holder. It is not sent again after a lost answer. @internal */
+  async handOver(name: string, body: object, signal?: AbortSignal): Promise<string> {
+    const next = await this.#post<LeaseInfo | null>(leasePath(name, "/handover"), body, "never", signal);
+    if (typeof next?.holder !== "string") {
+      throw new Unknown("the answer to the hand-over is invalid");
+    }
+    return next.holder;
   }
 
   /** Replaces the metadata of a held lease. @internal */
@@ -199,7 +224,7 @@ export class Client {
   }
 
   #post<T>(path: string, body: object, policy: RetryPolicy, signal: AbortSignal | undefined): Promise<T> {
-    return this.#send({ method: "POST", path, body: () => body, policy, signal });
+    return this.#sendForLease({ method: "POST", path, body: () => body, policy, signal });
   }
 
   #readLeases<T>(path: string, query: Record<string, string | undefined>, options: ReadOptions): Promise<T> {
@@ -208,6 +233,12 @@ export class Client {
   }
 
   async #send<T>(call: UnlimitedCall): Promise<T> {
+    this.#transport.closed.throwIfAborted();
+    return this.#sendForLease(call);
+  }
+
+  /** Sends a request of a manager, also after the close: a second shutdown and a repeated release need it. */
+  async #sendForLease<T>(call: UnlimitedCall): Promise<T> {
     return (await this.#resolve<T>(call)).answer;
   }
 

@@ -9,6 +9,8 @@ import type { Standing } from "./types.js";
 
 /** Number of records at which those without a use are removed. After a sweep, the next one follows at twice the rest. */
 const MIN_SWEEP_SIZE = 64;
+/** The name of the warnings of this package. */
+const WARNING = "TenureWarning";
 
 /** The local state of one name. */
 export class NameRecord {
@@ -42,6 +44,13 @@ export class NameRecord {
   }
 }
 
+type CoreOptions = Pick<Core, "client" | "clock" | "holder" | "driftPermille" | "keeper"> & {
+  readonly onError: OnError | undefined;
+};
+
+/** Gets an error that no caller gets, and the name of its lease. */
+export type OnError = (error: unknown, lease: string) => void;
+
 /** The state that a manager and its operations share. */
 export class Core {
   readonly client: Client;
@@ -52,18 +61,18 @@ export class Core {
   /** Aborted by a shutdown: no acquire succeeds from then on. */
   readonly closing = sharedController();
   /** Reports an error that no caller gets. */
-  readonly report: (error: unknown, name: string) => void;
+  readonly report: OnError;
   readonly #records = new Map<string, NameRecord>();
   readonly #background = new Set<Promise<void>>();
   #sweepAt = MIN_SWEEP_SIZE;
 
-  constructor(options: Pick<Core, "client" | "clock" | "holder" | "driftPermille" | "keeper" | "report">) {
+  constructor(options: CoreOptions) {
     this.client = options.client;
     this.clock = options.clock;
     this.holder = options.holder;
     this.driftPermille = options.driftPermille;
     this.keeper = options.keeper;
-    this.report = options.report;
+    this.report = (error, name) => void report(options.onError ?? warn, error, name);
   }
 
   /** The record of a name. A new one is kept while it is in use. */
@@ -106,8 +115,21 @@ export class Core {
   }
 
   /** The standing of this manager's holder with a lease. */
-  async standing(name: string, signal?: AbortSignal): Promise<Standing> {
-    const options = { holder: this.holder, ...(signal === undefined ? {} : { signal }) };
-    return (await this.client.explain(name, options)).standing ?? { status: "unknown" };
+  standing(name: string, signal?: AbortSignal): Promise<Standing> {
+    return this.client.standing(name, this.holder, signal);
   }
+}
+
+/** Calls `onError`. Its own error must not end the process or a shutdown. */
+async function report(onError: OnError, error: unknown, name: string): Promise<void> {
+  try {
+    await onError(error, name);
+  } catch (thrown) {
+    warn(error, name);
+    process.emitWarning(`onError failed: ${thrown}`, WARNING);
+  }
+}
+
+function warn(error: unknown, name: string): void {
+  process.emitWarning(`the cluster may still count the lease ${JSON.stringify(name)} as held: ${error}`, WARNING);
 }

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Duration } from "./duration.js";
 import { DAY_MS, toMs } from "./duration.js";
-import { LeaseLost, Refused, type ShutDown, Unavailable, Unknown } from "./errors.js";
+import { LeaseLost, Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
 import { type Lease, lossOf, underLease } from "./lease.js";
 import type { LeaseManager } from "./manager.js";
 import { type AcquireOptions, type CallOptions, checkName } from "./options.js";
@@ -40,11 +40,7 @@ export interface Leader {
  * with every write. {@link resign} at the end, also after a loss.
  */
 export interface Leadership extends AsyncDisposable {
-  /**
-   * The fencing token.
-   *
-   * @throws {@link LeaseLost} if this process is not the leader now.
-   */
+  /** The fencing token of this term, also after its end. */
   readonly token: FencingToken;
   /** Whether this process is the leader, by local knowledge. */
   isLeader(): boolean;
@@ -139,7 +135,7 @@ export class Election {
   /**
    * The leader, then each change, for instance `for await (const leader of election.observe())`. `undefined`: there is
    * no leader. Each value is a current read, and tokens never fall. An observer can miss a leader between two reads.
-   * While the cluster is unavailable, the iteration waits.
+   * While the cluster is unavailable, the iteration waits. After a shutdown it throws {@link ShutDown}.
    */
   async *observe(options: CallOptions = {}): AsyncGenerator<Leader | undefined, void, undefined> {
     const stop = new AbortController();
@@ -193,7 +189,12 @@ export class Election {
             changed();
           }
         }
-      } catch {
+      } catch (error) {
+        if (error instanceof ShutDown) {
+          // The next read ends the observer.
+          changed();
+          return;
+        }
         await sleep(RETRY_DELAY_MS, undefined, { signal }).catch(() => undefined);
       }
     }
@@ -226,7 +227,11 @@ class HeldLeadership implements Leadership {
   }
 
   async establish<T>(fence: (token: FencingToken) => T | PromiseLike<T>, options: CallOptions = {}): Promise<T> {
-    const token = this.token;
+    const { token } = this;
+    const loss = lossOf(this.lease);
+    if (loss !== undefined || !this.isLeader()) {
+      throw loss ?? new LeaseLost(this.lease.name, token, "released");
+    }
     const fenced = await fence(token);
     const metadata = { ...this.#options.metadata, [ESTABLISHED_KEY]: token.toString() };
     if (!(await this.lease.updateMetadata(metadata, options))) {

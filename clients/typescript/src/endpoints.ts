@@ -71,15 +71,18 @@ export class Endpoints {
     const signal = AbortSignal.timeout(REFRESH_TIMEOUT_MS);
     const response = await transport.exchange({ method: "GET", url: new URL("v1/cluster", answered), signal });
     const cluster = JSON.parse(response.body) as Partial<ClusterInfo>;
-    this.addMembers(answered, cluster.members?.map((member) => member.http) ?? []);
+    // A node that cannot answer does not show which members there are.
+    if (response.status === 200 && Array.isArray(cluster.members)) {
+      const members = cluster.members.map((member) => member.http);
+      this.addMembers(answered, members);
+    }
   }
 
   /** Sets the given endpoints and the other members. They have the scheme and the path of the node that answered. */
   addMembers(answered: URL, members: readonly string[]): void {
     const urls = [...this.#given];
     for (const address of members) {
-      const text = `${answered.protocol}//${address}${answered.pathname}`;
-      const url = URL.canParse(text) ? new URL(text) : undefined;
+      const url = memberUrl(answered, address);
       if (url !== undefined && urls.length < MAX_ENDPOINTS && !urls.some((known) => known.href === url.href)) {
         urls.push(url);
       }
@@ -88,10 +91,22 @@ export class Endpoints {
   }
 }
 
+/** The URL of a member, or `undefined` if its address is not `host:port`. */
+function memberUrl(answered: URL, address: string): URL | undefined {
+  try {
+    const url = parseUrl(`${answered.protocol}//${address}${answered.pathname}`);
+    return url.pathname === answered.pathname ? url : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 /** Parses an endpoint. `host:port` stands for `http://host:port`. */
 function parseUrl(word: string): URL {
   const text = word.includes("://") ? word : `http://${word}`;
-  const invalid = (why: string) => new RangeError(`invalid endpoint ${JSON.stringify(word)}: ${why}`);
+  // The message does not show a user and a password.
+  const shown = word.replace(/^([a-z][a-z0-9+.-]*:\/\/)?.*@/is, "$1***@");
+  const invalid = (why: string) => new RangeError(`invalid endpoint ${JSON.stringify(shown)}: ${why}`);
   if (!URL.canParse(text)) {
     throw invalid("expected a URL, or host:port");
   }

@@ -61,12 +61,12 @@ export class Unavailable extends TenureError {
   }
 }
 
-/** Not done: the manager is shut down. */
+/** Not done: the manager is shut down, or the client is closed. */
 export class ShutDown extends TenureError {
   override readonly name = "ShutDown";
 
-  constructor() {
-    super("the lease manager is shut down");
+  constructor(why = "the lease manager is shut down") {
+    super(why);
   }
 }
 

@@ -2,6 +2,7 @@ import { sharedController } from "./abort.js";
 import type { Client } from "./client.js";
 import type { Clock } from "./clock.js";
 import { lossReason } from "./errors.js";
+import { parseGrant } from "./grant.js";
 import type { Hold } from "./hold.js";
 import { budgetWithin } from "./retry.js";
 import type { RenewResult } from "./types.js";
@@ -114,35 +115,29 @@ export class Keeper {
     let results: readonly RenewResult[] = [];
     try {
       const renewed = await this.#client.renewBatch({ holder: this.#holder, leases }, budget, this.#stop.signal);
-      results = renewed.results;
+      // An invalid answer is a failure like a lost one.
+      if (Array.isArray(renewed.results) && renewed.results.length === holds.length) {
+        results = renewed.results;
+      }
     } catch {
       // Each hold records the failure below, and its state shows it.
     }
-    const isComplete = results.length === holds.length;
     holds.forEach((hold, index) => {
-      apply(hold, isComplete ? results[index] : undefined, sent);
+      apply(hold, results[index], sent);
     });
     this.wake();
   }
 }
 
 function apply(hold: Hold, result: RenewResult | undefined, sent: number): void {
-  if (result?.lease) {
-    hold.renewed(lasting(result.lease), sent);
+  const grant = parseGrant(result?.lease);
+  if (grant !== undefined) {
+    hold.renewed(grant.lasting, sent);
   } else if (result?.problem?.why) {
     hold.lose(lossReason(result.problem.why));
   } else {
     hold.renewalFailed();
   }
-}
-
-/**
- * The time in milliseconds that a grant certainly lasts, from the moment when the request was sent. It can be less than
- * the ttl: a claim or a renewal with a shorter ttl does not restart a longer one.
- */
-export function lasting(lease: { ttl_ms: number | string; expires_in_ms?: number | null }): number {
-  const ttl = typeof lease.ttl_ms === "number" ? lease.ttl_ms : Number.POSITIVE_INFINITY;
-  return Number.isFinite(ttl) ? Math.min(ttl, lease.expires_in_ms ?? ttl) : ttl;
 }
 
 /** Splits the renewals by the limits of one request. */

@@ -7,8 +7,8 @@ import type { FencingToken } from "./token.js";
  * One grant of a lease, for one part of the program: while it is not released, its manager gives no other `Lease` with
  * this name. The manager renews it in the background.
  *
- * The lease can be lost. {@link isHeld}, {@link remaining} and {@link token} read the clock, so they are exact: use them
- * for decisions. Signals and states can be late, because timers can be. No client stops a paused process from acting
+ * The lease can be lost. {@link isHeld} and {@link remaining} read the clock, so they are exact: use them for decisions.
+ * Signals and states can be late, because timers can be. No client stops a paused process from acting
  * late: send the token with every write, and let the resource check it.
  *
  * Release it at the end, with `await using`, with `finally`, or in {@link LeaseManager.with}. A lost lease, too: its end
@@ -19,9 +19,8 @@ export interface Lease extends AsyncDisposable {
   /** The holder under whose name the manager acquired it. */
   readonly holder: string;
   /**
-   * The fencing token. Send it with every write.
-   *
-   * @throws {@link LeaseLost} if the lease is not held now.
+   * The fencing token of this grant. Send it with every write. It stays the same after the end of the lease: the
+   * resource rejects it when it has seen a higher one.
    */
   readonly token: FencingToken;
   /** Whether the lease is held now. Reads the clock (about 20 µs) and sends no request. */
@@ -49,7 +48,7 @@ export interface Lease extends AsyncDisposable {
    * `false` before the request is sent.
    *
    * After {@link Unknown}, {@link Unavailable} or a cancellation, the lease is not held here, and the cluster may still
-   * count it as held: call it again, or let it expire.
+   * count it as held: call it again, acquire the name again, or let it expire.
    */
   release(options?: CallOptions): Promise<boolean>;
   /**
@@ -102,10 +101,6 @@ export class LeaseHandle implements Lease {
   }
 
   get token(): FencingToken {
-    if (!this.#hold.isHeld()) {
-      const why = this.#hold.isActive ? "unreachable" : this.#hold.lossReason();
-      throw new LeaseLost(this.name, this.#hold.token, why);
-    }
     return this.#hold.token;
   }
 

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { acquire, CLOSING, releaseAmbiguous } from "./claims.js";
 import { Client } from "./client.js";
 import { type Clock, systemClock } from "./clock.js";
-import { Core, type NameRecord } from "./core.js";
+import { Core, type NameRecord, type OnError } from "./core.js";
 import { ShutDown } from "./errors.js";
 import { Keeper } from "./keeper.js";
 import { type Lease, LeaseHandle, underLease } from "./lease.js";
@@ -38,9 +38,10 @@ export interface ManagerOptions extends ClientOptions {
   clock?: Clock;
   /**
    * Called with errors that no caller gets: of releases at the end of a scope, and of abandoned acquires. The lease then
-   * expires by its ttl. Default: such errors are ignored.
+   * expires by its ttl. Default: `process.emitWarning` with the name `TenureWarning`. It also shows an error that
+   * `onError` throws.
    */
-  onError?: (error: unknown, lease: string) => void;
+  onError?: OnError;
 }
 
 /** A lease that the cluster may still count as held or waiting after a shutdown. */
@@ -75,7 +76,7 @@ export class LeaseManager implements AsyncDisposable {
       holder: this.holder,
       driftPermille: checkDrift(options.driftPermille ?? DEFAULT_DRIFT_PERMILLE),
       keeper: new Keeper(this.client, clock, this.holder),
-      report: options.onError ?? (() => undefined),
+      onError: options.onError,
     });
     this.#operations = new Operations(this.#core);
   }
@@ -148,7 +149,7 @@ export class LeaseManager implements AsyncDisposable {
    * held or waiting, with the errors. They expire by their ttl; a second call tries again.
    *
    * A waiting acquire throws {@link ShutDown} after the cluster has confirmed that it left the queue, else
-   * {@link Unknown}. Each later acquire throws `ShutDown`.
+   * {@link Unknown}. Each later acquire throws `ShutDown`, and so do the watches and later reads of {@link client}.
    */
   async shutdown(): Promise<LeftLease[]> {
     const core = this.#core;

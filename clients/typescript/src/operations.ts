@@ -59,9 +59,12 @@ export class Operations implements LeaseOperations {
 
   async release(hold: Hold, signal: AbortSignal | undefined): Promise<boolean> {
     return this.#locked(hold, signal, async (record) => {
-      const released = await this.#release(record, hold, signal);
-      this.#end(record, hold);
-      return released;
+      try {
+        return await this.#release(record, hold, signal);
+      } finally {
+        // After an error, too, the lease is not held here. The next acquire releases this grant first.
+        this.#end(record, hold);
+      }
     });
   }
 
@@ -90,14 +93,10 @@ export class Operations implements LeaseOperations {
   }
 
   async dispose(hold: Hold): Promise<void> {
-    const record = this.#core.record(hold.name);
     try {
       await this.release(hold, undefined);
     } catch (error) {
       this.#core.report(error, hold.name);
-    } finally {
-      // After an error, too, the work has ended. The next acquire releases this grant first.
-      this.#end(record, hold);
     }
   }
 
@@ -110,7 +109,7 @@ export class Operations implements LeaseOperations {
       const body = { holder: this.#core.holder, token, ...(to === undefined ? {} : { to }) };
       let next: string;
       try {
-        next = (await this.#core.client.handOver(hold.name, body, signal)).holder;
+        next = await this.#core.client.handOver(hold.name, body, signal);
       } catch (error) {
         if (error instanceof Refused && error.code === "lost") {
           hold.lose(lossReason(error.problem.why ?? "unknown"));
@@ -123,6 +122,7 @@ export class Operations implements LeaseOperations {
           // The outcome is unknown, or the call was cancelled.
           hold.giveUp();
           this.#keepUnreleased(record, hold);
+          this.#end(record, hold);
         }
         throw error;
       }

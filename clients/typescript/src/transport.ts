@@ -1,5 +1,7 @@
 import { Agent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from "node:http";
 import { Agent as HttpsAgent, request as httpsRequest } from "node:https";
+import { sharedController } from "./abort.js";
+import { ShutDown } from "./errors.js";
 
 /** Timeout of a connection attempt. A node that takes longer counts as unreachable. */
 const CONNECT_TIMEOUT_MS = 1_000;
@@ -48,6 +50,7 @@ export class Transport {
   readonly #http = new Agent({ keepAlive: true, timeout: IDLE_TIMEOUT_MS });
   readonly #https: HttpsAgent;
   readonly #headers: Record<string, string>;
+  readonly #closed = sharedController();
 
   constructor(tls: TlsOptions | undefined, accessToken: string | undefined) {
     this.#https = new HttpsAgent({ keepAlive: true, timeout: IDLE_TIMEOUT_MS, ...pem(tls) });
@@ -116,10 +119,20 @@ export class Transport {
     });
   }
 
-  /** Closes the idle connections. */
+  /** Aborts with {@link ShutDown} when the transport is closed. */
+  get closed(): AbortSignal {
+    return this.#closed.signal;
+  }
+
+  /** Closes the idle connections now, and each other one after its request. `destroy` of an agent closes all at once. */
   close(): void {
-    this.#http.destroy();
-    this.#https.destroy();
+    this.#closed.abort(new ShutDown("the client is closed"));
+    for (const agent of [this.#http, this.#https]) {
+      agent.maxFreeSockets = 0;
+      for (const socket of Object.values(agent.freeSockets).flat()) {
+        socket?.destroy();
+      }
+    }
   }
 }
 

@@ -39,8 +39,10 @@ export class EventWatch implements Watch {
   /** The time to open the first stream. Later ones have no limit. */
   readonly #timeout: number;
   readonly #end = new AbortController();
-  readonly #signal: AbortSignal | undefined;
-  readonly #cancel = () => this.#end.abort(this.#signal?.reason);
+  /** The signals that end the watch with their reason. */
+  readonly #sources: readonly AbortSignal[];
+  readonly #cancel = () => this.#end.abort();
+  #isDone = false;
   #position: string | undefined;
   #stream: AsyncGenerator<ServerSentEvent> | undefined;
   #hasBeenOpen = false;
@@ -51,8 +53,10 @@ export class EventWatch implements Watch {
     this.#timeout = timeout;
     this.#prefix = options.prefix;
     this.#position = options.after;
-    this.#signal = options.signal;
-    this.#signal?.addEventListener("abort", this.#cancel);
+    this.#sources = options.signal === undefined ? [transport.closed] : [options.signal, transport.closed];
+    for (const source of this.#sources) {
+      source.addEventListener("abort", this.#cancel, { once: true });
+    }
   }
 
   get position(): string | undefined {
@@ -64,26 +68,30 @@ export class EventWatch implements Watch {
   }
 
   async next(): Promise<IteratorResult<LeaseEvent, undefined>> {
-    this.#signal?.throwIfAborted();
     try {
-      while (!this.#end.signal.aborted) {
+      while (!this.#isDone) {
+        this.#sources.find((source) => source.aborted)?.throwIfAborted();
         const event = await this.#step();
         if (event !== undefined) {
           return { done: false, value: event };
         }
       }
     } catch (error) {
-      this.#signal?.throwIfAborted();
-      if (!this.#end.signal.aborted) {
-        throw error;
+      if (!this.#isDone) {
+        // As with a generator, an error is the end: the stream and the listeners would otherwise stay.
+        await this.return();
+        const stopped = this.#sources.find((source) => source.aborted);
+        throw stopped === undefined ? error : stopped.reason;
       }
     }
-    this.#signal?.throwIfAborted();
     return { done: true, value: undefined };
   }
 
   async return(): Promise<IteratorReturnResult<undefined>> {
-    this.#signal?.removeEventListener("abort", this.#cancel);
+    this.#isDone = true;
+    for (const source of this.#sources) {
+      source.removeEventListener("abort", this.#cancel);
+    }
     this.#end.abort();
     return { done: true, value: undefined };
   }

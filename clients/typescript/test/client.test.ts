@@ -1,12 +1,11 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
+import { getEventListeners, once } from "node:events";
 import type { ServerResponse } from "node:http";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
-import { Client, LeaseManager, Refused, Unavailable, Unknown } from "tenure";
-import { deferred, lease, problem, ScriptedServer } from "./support/server.js";
+import { Client, Election, LeaseManager, Refused, ShutDown, Unavailable, Unknown } from "tenure";
+import { deferred, freeLeases, lease, problem, type Reply, ScriptedServer, TOKEN } from "./support/server.js";
 
-const TOKEN = "281474976710661";
 let one: ScriptedServer;
 let other: ScriptedServer;
 
@@ -191,6 +190,85 @@ test("waiting_acquire_leaves_a_node_that_hangs", async () => {
   await (await one.received("/acquire")).aborted;
   assert.equal((await claim).isHeld(), true);
   await manager.shutdown();
+});
+
+/** The number of listeners of a signal. */
+function listeners(signal: AbortSignal): number {
+  return getEventListeners(signal, "abort").length;
+}
+
+test("watch_that_ends_with_an_error_keeps_no_listener", async () => {
+  one.handler = () => problem(410, "compacted", { oldest: 7 });
+  const { signal } = new AbortController();
+  const watch = client().watch({ after: "1", signal });
+  await assert.rejects(watch.next(), Refused);
+  assert.equal(listeners(signal), 0);
+  assert.equal((await watch.next()).done, true, "as after an error of a generator");
+});
+
+test("aborted_watch_keeps_no_listener", async () => {
+  const cancel = new AbortController();
+  const watch = client().watch({ signal: cancel.signal });
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(watch.next(), /cancelled by the test/);
+  assert.equal(listeners(cancel.signal), 0);
+});
+
+test("probe_ends_with_its_claim", async () => {
+  const grant = deferred<Reply>();
+  one.handler = freeLeases({ acquire: () => grant.promise, readyz: () => "hang" });
+  const manager = new LeaseManager({ endpoints: one.url });
+  const claim = manager.acquire("job", { ttl: "6s", wait: "30s" });
+  const probe = await one.received("/readyz");
+  grant.resolve({ body: lease("job", TOKEN) });
+  await claim;
+  const before = performance.now();
+  await probe.aborted;
+  assert.ok(performance.now() - before < 1_000, "before its timeout of 2 s");
+  await manager.shutdown();
+});
+
+test("request_in_progress_ends_as_usual_after_the_close", async () => {
+  const answer = deferred<Reply>();
+  one.handler = () => answer.promise;
+  const asked = client();
+  const reading = asked.version();
+  await one.received("/version");
+  asked.close();
+  answer.resolve(version("one"));
+  assert.equal((await reading).version, "one");
+  assert.equal(other.requests.length, 0, "its connection was not closed");
+});
+
+test("closed_client_sends_no_request", async () => {
+  one.handler = () => version("one");
+  const asked = client();
+  await asked.version();
+  asked.close();
+  await assert.rejects(asked.version(), ShutDown);
+  await assert.rejects(asked.list().next(), ShutDown);
+  await assert.rejects(asked.revoke("job"), /the client is closed/);
+  await assert.rejects(asked.watch().next(), ShutDown);
+  assert.equal(one.requests.length, 1);
+});
+
+test("open_watch_and_observer_end_with_the_close", async () => {
+  one.handler = ({ path }, response) => {
+    if (path.includes("/explain")) {
+      return { body: { name: "job", summary: "", holders: 0, held: [], waiters: 0 } };
+    }
+    stream(response, "id: 10\n\n");
+    return "hang";
+  };
+  const manager = new LeaseManager({ endpoints: one.url });
+  const watching = manager.client.watch().next();
+  const observed = new Election(manager, "job", { refresh: "1h" }).observe();
+  assert.equal((await observed.next()).value, undefined);
+  const changed = observed.next();
+  await one.received("/v1/watch", 2);
+  const ended = Promise.all([assert.rejects(watching, ShutDown), assert.rejects(changed, ShutDown)]);
+  await manager.shutdown();
+  await ended;
 });
 
 test("members_of_the_cluster_are_found_after_a_failure", async () => {

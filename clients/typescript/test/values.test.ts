@@ -10,6 +10,7 @@ import { Endpoints } from "#dist/endpoints.js";
 import { Mutex } from "#dist/mutex.js";
 import { accessToken, checkHolder, checkName, parseAcquire, tlsOptions } from "#dist/options.js";
 import { parseEvents } from "#dist/sse.js";
+import type { Transport } from "#dist/transport.js";
 
 const TOKEN = `tenure_${"a7".repeat(36)}`;
 
@@ -118,11 +119,22 @@ test("endpoints_are_urls_or_hosts_with_ports", () => {
   assert.throws(() => new Endpoints(Array(33).fill("node:7101")), /33 endpoints/);
 });
 
+test("password_of_an_endpoint_is_refused_and_not_shown", () => {
+  for (const bad of ["http://u:secret@a:1", "u:secret@a:1", "HTTP://u:sec/ret@a", "http://u:secret@secret@a:b"]) {
+    assert.throws(
+      () => new Endpoints(bad),
+      (error: Error) => {
+        return error instanceof RangeError && /@a/.test(error.message) && !/u:|sec|ret@/.test(error.message);
+      },
+    );
+  }
+});
+
 test("members_follow_the_given_endpoints", () => {
   const endpoints = new Endpoints("http://a:1/tenure,b:1");
   const answered = endpoints.urls[0] as URL;
   const urls = () => endpoints.urls.map((url) => url.href);
-  endpoints.addMembers(answered, ["a:1", "c:1", "not an address"]);
+  endpoints.addMembers(answered, ["a:1", "c:1", "not an address", "u:p@d:1", "d:1/e", "d:1?e", "d:1#e", ""]);
   assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://c:1/tenure/"]);
   endpoints.addMembers(answered, ["d:1"]);
   assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://d:1/tenure/"], "node c was removed");
@@ -131,6 +143,30 @@ test("members_follow_the_given_endpoints", () => {
     Array.from({ length: 40 }, (_, node) => `node-${node}:1`),
   );
   assert.equal(urls().length, 32);
+});
+
+test("refresh_without_the_members_keeps_the_known_ones", async (context) => {
+  const endpoints = new Endpoints("a:1");
+  const answered = endpoints.urls[0] as URL;
+  endpoints.addMembers(answered, ["b:1"]);
+  let time = performance.now();
+  context.mock.method(performance, "now", () => time);
+  const refreshed = async (status: number, body: unknown) => {
+    const transport = { exchange: async () => ({ status, headers: {}, body: JSON.stringify(body) }) };
+    time += 30_000;
+    endpoints.refresh(transport as unknown as Transport, answered);
+    await new Promise(setImmediate);
+    return endpoints.urls.map((url) => url.host);
+  };
+  for (const [status, body] of [
+    [503, { code: "not_ready" }],
+    [429, { members: [] }],
+    [200, {}],
+    [200, { members: "x" }],
+  ] as const) {
+    assert.deepEqual(await refreshed(status, body), ["a:1", "b:1"], JSON.stringify(body));
+  }
+  assert.deepEqual(await refreshed(200, { members: [{ http: "c:1" }] }), ["a:1", "c:1"]);
 });
 
 test("credentials_come_from_the_environment", () => {

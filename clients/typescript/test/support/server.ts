@@ -94,6 +94,7 @@ export class ScriptedServer implements AsyncDisposable {
 }
 
 export const TTL = 10_000;
+export const TOKEN = "281474976710661";
 
 /** A lease as a node sends it. */
 export function lease(name: string, token: string, fields: object = {}): object {
@@ -115,6 +116,40 @@ export function lease(name: string, token: string, fields: object = {}): object 
     waiters: 0,
     ...fields,
   };
+}
+
+/** For each action, the reply to its requests. */
+export type Replies = Partial<Record<string, (request: Received) => Reply | Promise<Reply>>>;
+
+/** Responds like a cluster in which each lease is free, unless `replies` has the action. */
+export function freeLeases(replies: Replies = {}): Handler {
+  return (request) => {
+    const [, name = "", action = ""] = /^\/v1\/(?:leases\/([^/?]+)\/)?([a-z]+)/.exec(request.path) ?? [];
+    const reply = replies[request.path === "/readyz" ? "readyz" : action];
+    if (reply !== undefined) {
+      return reply(request);
+    }
+    switch (action) {
+      case "acquire":
+        return { body: lease(name, TOKEN) };
+      case "renew":
+        return { body: renewed(request) };
+      case "release":
+        return { body: { released: true } };
+      default:
+        return standing({ status: "unknown" });
+    }
+  };
+}
+
+export function renewed(request: Received) {
+  const leases = request.body.leases as { name: string; token: string }[];
+  return { results: leases.map(({ name, token }) => ({ name, lease: lease(name, token) })) };
+}
+
+/** An explanation with this standing of the holder. */
+export function standing(status: object): Reply {
+  return { body: { name: "job", summary: "", holders: 0, held: [], waiters: 0, standing: status } };
 }
 
 /** A problem document. */

@@ -1,0 +1,223 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { Election, type Lease, LeaseLost, LeaseManager, type ManagerOptions, Unavailable, Unknown } from "tenure";
+import { parseGrant } from "#dist/grant.js";
+import { ManualClock } from "./support/clock.js";
+import {
+  deferred,
+  freeLeases,
+  lease,
+  problem,
+  type Replies,
+  ScriptedServer,
+  standing,
+  TOKEN,
+  TTL,
+} from "./support/server.js";
+
+let server: ScriptedServer;
+let clock: ManualClock;
+let managers: LeaseManager[];
+
+beforeEach(async () => {
+  clock = new ManualClock();
+  managers = [];
+  server = await ScriptedServer.start(freeLeases());
+});
+
+afterEach(async () => {
+  script();
+  await Promise.all(managers.map((each) => each.shutdown()));
+  await server[Symbol.asyncDispose]();
+});
+
+function script(replies: Replies = {}): void {
+  server.handler = freeLeases(replies);
+}
+
+function manager(options: ManagerOptions = {}): LeaseManager {
+  const made = new LeaseManager({ endpoints: server.url, holder: "me", clock, operationTimeout: "2s", ...options });
+  managers.push(made);
+  return made;
+}
+
+/** Waits for a state of this kind. */
+async function reached(held: Lease, status: string): Promise<void> {
+  for await (const state of held.states()) {
+    if (state.status === status) {
+      return;
+    }
+  }
+  assert.equal(held.state.status, status);
+}
+
+test("only_the_word_infinite_has_no_deadline", () => {
+  const lasting = (fields: object) => parseGrant(lease("job", TOKEN, fields))?.lasting;
+  assert.equal(lasting({ ttl_ms: "infinite", expires_in_ms: null }), Number.POSITIVE_INFINITY);
+  assert.equal(lasting({ ttl_ms: 3_000, expires_in_ms: null }), 3_000);
+  assert.equal(lasting({ ttl_ms: 3_000, expires_in_ms: 1_000 }), 1_000);
+  for (const ttl_ms of ["30000", "forever", null, undefined, true, [], -1]) {
+    assert.equal(lasting({ ttl_ms, expires_in_ms: undefined }), undefined, JSON.stringify(ttl_ms));
+  }
+  assert.equal(lasting({ expires_in_ms: "1000" }), undefined);
+  for (const invalid of [null, {}, [], "lease", lease("job", "-1"), lease("job", TOKEN, { token: 7 })]) {
+    assert.equal(parseGrant(invalid), undefined, JSON.stringify(invalid));
+  }
+});
+
+for (const [fault, body] of [
+  ["empty", {}],
+  ["null", null],
+  ["text_as_ttl", lease("job", TOKEN, { ttl_ms: "30000" })],
+  ["invalid_token", lease("job", "no token")],
+] as const) {
+  test(`claim_with_the_answer_${fault}_is_unknown`, async () => {
+    script({
+      acquire: () => ({ body }),
+      explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+    });
+    const holder = manager();
+    await assert.rejects(holder.acquire("job"), Unknown);
+    assert.equal(await holder.release("job"), true, "the manager remembers the grant");
+    assert.equal(server.of("/release")[0]?.body.token, TOKEN);
+  });
+}
+
+for (const [fault, body] of [
+  ["empty", {}],
+  ["null", null],
+  ["text_as_results", { results: "x" }],
+  ["null_as_result", { results: [null] }],
+  ["empty_lease", { results: [{ name: "job", lease: {} }] }],
+  ["text_as_ttl", { results: [{ name: "job", lease: lease("job", TOKEN, { ttl_ms: "30000" }) }] }],
+] as const) {
+  test(`renewal_with_the_answer_${fault}_has_failed`, async () => {
+    const held = await manager().acquire("job");
+    const deadline = clock.now() + held.remaining();
+    script({ renew: () => ({ body }) });
+    clock.advance(TTL / 3 + TTL / 30);
+    await reached(held, "at_risk");
+    assert.equal(held.remaining(), deadline - clock.now());
+  });
+}
+
+test("invalid_answer_to_a_release_is_unknown", async () => {
+  script({ release: () => ({ body: {} }), explain: () => "close" });
+  const held = await manager({ operationTimeout: "500ms" }).acquire("job");
+  await assert.rejects(held.release(), Unknown);
+});
+
+test("invalid_answer_to_a_hand_over_is_unknown", async () => {
+  const held = await manager().acquire("job");
+  script({ handover: () => ({ body: {} }) });
+  await assert.rejects(held.handOver(), Unknown);
+  assert.equal(held.isHeld(), false);
+});
+
+test("failed_release_allows_the_next_acquire", async () => {
+  const holder = manager({ operationTimeout: "500ms" });
+  const held = await holder.acquire("job");
+  script({ release: () => problem(503, "no_leader") });
+  await assert.rejects(held.release(), Unavailable);
+  script();
+  const again = await holder.acquire("job");
+  assert.equal(again.isHeld(), true);
+  const order = server.requests.map(({ path }) => path).filter((path) => /acquire|release/.test(path));
+  assert.match(order.at(-2) ?? "", /release/, "the old grant is released first");
+  assert.equal(await held.release(), false);
+  assert.equal(again.isHeld(), true);
+});
+
+test("cancelled_release_in_progress_ends_the_lease", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  script({ release: () => "hang" });
+  const cancel = new AbortController();
+  const releasing = held.release({ signal: cancel.signal });
+  await server.received("/release");
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(releasing, /cancelled by the test/);
+  script();
+  assert.equal((await holder.acquire("job")).isHeld(), true);
+});
+
+test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  script({ handover: () => "close" });
+  await assert.rejects(held.handOver(), Unknown);
+  assert.equal((await holder.acquire("job")).isHeld(), true);
+});
+
+test("failed_resignation_allows_the_next_campaign", async () => {
+  const election = new Election(manager({ operationTimeout: "500ms" }), "job");
+  const leadership = await election.campaign();
+  script({ release: () => problem(503, "no_leader") });
+  await assert.rejects(leadership.resign(), Unavailable);
+  script();
+  assert.equal((await election.campaign()).isLeader(), true);
+});
+
+/** The text of the next warnings of this package. */
+async function warningsOf(run: () => Promise<unknown>, count: number): Promise<string[]> {
+  const warnings: string[] = [];
+  const complete = deferred();
+  const add = (warning: Error) => {
+    if (warning.name === "TenureWarning" && warnings.push(warning.message) === count) {
+      complete.resolve();
+    }
+  };
+  process.on("warning", add);
+  try {
+    await run();
+    await complete.promise;
+  } finally {
+    process.off("warning", add);
+  }
+  return warnings;
+}
+
+test("failed_release_of_a_scope_is_a_warning_by_default", async () => {
+  const holder = manager({ operationTimeout: "500ms" });
+  script({ release: () => problem(503, "no_leader") });
+  const [warning] = await warningsOf(() => holder.with("job", () => "done"), 1);
+  assert.match(warning ?? "", /count the lease "job" as held: Unavailable: .*no_leader by the test/);
+});
+
+test("onError_that_throws_does_not_end_the_process", async () => {
+  for (const onError of [
+    () => {
+      throw new Error("by onError");
+    },
+    () => Promise.reject(new Error("by onError")),
+  ]) {
+    const holder = manager({ operationTimeout: "500ms", onError });
+    script();
+    const held = await holder.acquire("job");
+    clock.advance(60_000);
+    await reached(held, "lost");
+    script({ release: () => problem(503, "no_leader") });
+    const warnings = await warningsOf(async () => {
+      await held.release();
+      assert.equal((await holder.shutdown()).length, 1);
+    }, 2);
+    assert.match(warnings[1] ?? "", /onError failed: Error: by onError/);
+  }
+});
+
+test("lost_leadership_is_not_established", async () => {
+  const leadership = await new Election(manager(), "job").campaign();
+  clock.advance(60_000);
+  let fenced = 0;
+  await assert.rejects(
+    leadership.establish(() => fenced++),
+    { name: "LeaseLost", why: "unreachable" },
+  );
+  assert.equal(fenced, 0);
+  assert.equal(leadership.token.toString(), TOKEN);
+  assert.equal(await leadership.resign(), false);
+  await assert.rejects(
+    leadership.establish(() => fenced++),
+    LeaseLost,
+  );
+});

@@ -64,6 +64,14 @@ class Reads(PageTest):
         self.script("window.setInterval(() => window.test.grant(0), 100); window.test.grant(2)")
         self.wait(lambda: self.reads(2) >= 1 and self.reads(0) >= 2, "both pages are read", within=6)
 
+    def test_full_store_reads_no_page_after_its_last(self):
+        self.start(pages=200, size=500, visible=None)
+        self.script("window.test.grant(150)")
+        self.wait(lambda: self.reads(99) >= 1, "the last page is read again")
+        self.script("window.test.grant(0)")
+        self.wait(lambda: self.reads(0) >= 1, "the first page is read again")
+        self.assertLess(max(self.script("return window.test.reads")), 100)
+
     def test_grant_during_a_read_causes_another_read(self):
         self.start(pages=3, size=5, visible=None)
         self.script(

@@ -206,6 +206,8 @@ export class Sync {
         }
         // An empty page has no end, so it does not tell where the next one starts.
         if (end === page.key) return;
+        // A full store takes no rows of further pages. Without this bound, the page would read the whole cluster.
+        if (at === this.#pages.length && this.#store.isFull) return;
         const covered = firstAfter(this.#pages, end);
         const isKnown = this.#pages[covered - 1].key === end;
         if (isKnown) this.#pages.splice(at, covered - 1 - at);

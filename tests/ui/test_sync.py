@@ -72,6 +72,18 @@ class Reads(PageTest):
         self.wait(lambda: self.reads(0) >= 1, "the first page is read again")
         self.assertLess(max(self.script("return window.test.reads")), 100)
 
+    def test_failing_read_does_not_delay_other_pages(self):
+        self.start(pages=3, size=5, visible=None)
+        self.script(
+            """window.test.onList = (page) => {
+                   if (page === 0) throw new Error("this page fails");
+               };
+               window.test.grant(0);"""
+        )
+        self.wait(lambda: self.reads(0) >= 1, "the read fails")
+        self.script("window.test.grant(1)")
+        self.wait(lambda: self.reads(1) >= 1 and self.reads(0) >= 2, "both pages are read", within=6)
+
     def test_grant_during_a_read_causes_another_read(self):
         self.start(pages=3, size=5, visible=None)
         self.script(

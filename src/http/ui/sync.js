@@ -175,13 +175,13 @@ export class Sync {
      * @param {() => boolean} isCurrent */
     async #readPage(page, isCurrent) {
         // The response may not have a grant that arrives during the request, so such a grant must mark the page again.
-        const { readAt, wantedAt } = page;
         Object.assign(page, { readAt: performance.now(), wantedAt: Infinity });
         let list;
         try {
             list = await this.#api.list(this.#prefix, page.cursor, PAGE);
         } catch (error) {
-            Object.assign(page, { readAt, wantedAt: Math.min(wantedAt, page.wantedAt) });
+            // The time is new, so a page that fails again and again does not delay the others.
+            page.wantedAt = performance.now();
             throw error;
         }
         if (!isCurrent()) return;
@@ -209,9 +209,10 @@ export class Sync {
         // A full store takes no rows of further pages. Without this bound, the page would read the whole cluster.
         if (at === this.#pages.length && this.#store.isFull) return;
         const covered = firstAfter(this.#pages, end);
+        const now = performance.now();
         const isKnown = this.#pages[covered - 1].key === end;
         if (isKnown) this.#pages.splice(at, covered - 1 - at);
-        else this.#pages.splice(at, covered - at, { key: end, cursor, readAt: -Infinity, wantedAt: performance.now() });
+        else this.#pages.splice(at, covered - at, { key: end, cursor, readAt: now, wantedAt: now });
     }
 
     /** The page that lists the row with this key.

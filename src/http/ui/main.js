@@ -73,7 +73,7 @@ api.onRead = (/** @type {number} */ ms) => {
  * @param {boolean} isPast */
 function onEvents(events, isPast) {
     timeline.addEvents(events, isPast);
-    if (!isPast && events.some((event) => event.name === detail.name)) void detail.refresh();
+    if (!isPast && events.some((event) => event.name === detail.name)) detail.refresh();
 }
 
 /** Follows the cluster until the user signs out. */

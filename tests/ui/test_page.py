@@ -50,6 +50,11 @@ class Page(PageTest):
         self.assertEqual(self.driver.current_url, f"{proxy.url}/ui#lease/0-proxied")
         cluster.request(proxy.upstream, "DELETE", "/v1/leases/0-proxied")
 
+    def test_broken_fragment_shows_the_leases(self):
+        self.open(three_nodes().nodes[0].url, "#lease/%")
+        self.wait_visible("#leases")
+        self.assertFalse(self.find("#detail").is_displayed())
+
     def test_headers_forbid_frames_and_referrers(self):
         node = three_nodes().nodes[0]
         self.open(node.url)

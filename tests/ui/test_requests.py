@@ -119,13 +119,21 @@ class Requests(PageTest):
         cluster.acquire(self.url, "slow-a", "worker-1")
         cluster.acquire(self.url, "slow-b", "worker-1")
         self.open_lease("slow-a", take)
-        self.script("window.ended = 0; const send = window.fetch; window.fetch = async (...all) => { const it = await send(...all);"
-                    " if (String(all[0]).includes('holder=')) setTimeout(() => (window.ended += 1), 100); return it; }")
+        # A frame after the whole answer has arrived, the page has used it.
+        self.script(
+            """const send = window.fetch;
+               const used = () => requestAnimationFrame(() => setTimeout(() => (window.isUsed = true)));
+               window.fetch = async (...all) => {
+                   const response = await send(...all);
+                   if (String(all[0]).includes("holder=")) void response.clone().text().then(used);
+                   return response;
+               };"""
+        )
         self.fill("#explain-holder", "worker-1")
         self.click("#explain button")
         self.script("location.hash = '#lease/slow-b'")
         self.wait_text("#detail-name", "slow-b")
         release.set()
         self.assertTrue(answered.wait(10))
-        self.wait(lambda: self.script("return window.ended") == 1, "the page has the answer")
+        self.wait(lambda: self.script("return window.isUsed"), "the page has the answer")
         self.assertEqual(self.text("#explanation"), "")

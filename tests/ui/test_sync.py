@@ -15,7 +15,7 @@ window.makeSync = async ({ pages, size, visible }) => {
     const body = new ReadableStream({ start: (it) => (controller = it) });
     const send = (text) => controller.enqueue(new TextEncoder().encode(text));
     send("id: 10\\n\\n");
-    const test = { reads: [], onList: () => {} };
+    const test = { reads: [], onList: () => {}, onEvents: () => {} };
     const api = {
         send: async () => new Response(body),
         list: async (_prefix, cursor) => {
@@ -34,7 +34,7 @@ window.makeSync = async ({ pages, size, visible }) => {
     const store = new Store();
     const rows = () => store.view({ prefix: "", holder: "", states: new Set(["active"]), sort: "name", descending: false }).rows;
     const onScreen = () => (visible === null ? [] : rows().filter((row) => row.name === nameOf(visible, 0)));
-    const sync = new Sync(api, store, onScreen, { changed() {}, events() {}, state() {}, live() {} });
+    const sync = new Sync(api, store, onScreen, { changed() {}, events: () => test.onEvents(), state() {}, live() {} });
     test.isComplete = () => sync.isComplete;
     sync.start("", 0);
     window.test = test;
@@ -89,8 +89,9 @@ class Reads(PageTest):
         self.script(
             """window.test.onList = async () => {
                    window.test.onList = () => {};
+                   const arrived = new Promise((resolve) => (window.test.onEvents = resolve));
                    window.test.grant(1);
-                   await new Promise((resolve) => setTimeout(resolve, 200));
+                   await arrived;
                };
                window.test.grant(1);"""
         )

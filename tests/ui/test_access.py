@@ -57,6 +57,24 @@ class Access(PageTest):
         self.assertEqual(self.rows(), [])
         self.assertEqual(self.driver.get_cookies(), [])
 
+    def test_sign_out_leaves_no_data_in_the_document(self):
+        self.sign_in(self.cluster.root)
+        self.wait_row("team/a", "Active")
+        self.wait_text("#own-node", "answers this page")
+        self.script("location.hash = '#lease/team%2Fa'")
+        self.wait_text("#summary", "Held by worker-1")
+        self.fill("#explain-holder", "worker-1")
+        self.click("#explain button")
+        self.wait_text("#explanation", "worker-1 has the lease")
+        self.click("#revoke")
+        self.click("dialog .buttons button")
+        self.click("#sign-out")
+        self.wait_visible("#login")
+        texts = self.script("return document.body.textContent + [...document.querySelectorAll('input, option')].map((one) => one.value)")
+        for secret in ("team/a", "other/b", "worker-1", "Node 1", "ui-test", "127.0.0.1"):
+            self.assertNotIn(secret, texts)
+        self.assertEqual(self.find("#token").get_attribute("autocomplete"), "off")
+
     def test_wrong_token_is_refused_with_its_reason(self):
         self.sign_in("tenure_wrong")
         self.wait_text("#login-error", "The cluster refuses this token")

@@ -50,6 +50,13 @@ class Page(PageTest):
         self.assertEqual(self.driver.current_url, f"{proxy.url}/ui#lease/0-proxied")
         cluster.request(proxy.upstream, "DELETE", "/v1/leases/0-proxied")
 
+    def test_broken_fragment_shows_the_leases(self):
+        self.open(three_nodes().nodes[0].url, "#lease/%")
+        self.wait_visible("#leases")
+        self.assertIsNone(self.script("return document.body.dataset.detail ?? null"))
+        self.assertEqual(self.text("nav a[aria-current]"), "Leases")
+        self.assertNotIn("malformed", self.text("#timeline-list"))
+
     def test_headers_forbid_frames_and_referrers(self):
         node = three_nodes().nodes[0]
         self.open(node.url)

@@ -91,11 +91,12 @@ export function transfer(api, member, leader) {
 }
 
 /** Fails if others hold the lease than the user has seen: a revoke names only the lease.
+ * An old state cannot prove that, so this check needs a leader.
  * @param {Api} api
  * @param {string} name
  * @param {Lease[]} seen */
 async function checkHolders(api, name, seen) {
-    const { value } = await api.read(`${leasePath(name)}/explain`);
+    const { value } = await api.readCurrent(`${leasePath(name)}/explain`);
     const held = /** @type {{ held: Lease[] }} */ (value).held;
     const tokens = new Set(seen.map((lease) => lease.token));
     const other = held.find((lease) => !tokens.has(lease.token));

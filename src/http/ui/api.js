@@ -10,6 +10,10 @@ const TIMEOUT_MS = 20_000;
 const STORED = "tenure-access-token";
 /** With these codes no leader answers, and the node's own state may be all that is left. */
 const NO_LEADER = new Set(["no_leader", "outcome_unknown", "network"]);
+/** Codes of the page itself: the answer is missing, incomplete or not one of a node, so it proves nothing. */
+const NO_PROOF = new Set(["network", "other", "page"]);
+/** After these codes with status 500 or above, the request is certainly not done. */
+const NOT_DONE = new Set(["unsupported", "no_leader", "shutting_down", "not_ready", "failed"]);
 
 /** An error of a request. */
 export class Failure extends Error {
@@ -24,9 +28,9 @@ export class Failure extends Error {
         this.status = status;
     }
 
-    /** Whether the request may have been carried out. */
+    /** Whether the request may have been carried out. A later version can add codes: status 500 or above is ambiguous for them. */
     get isAmbiguous() {
-        return this.code === "network" || this.code === "internal" || this.code === "outcome_unknown";
+        return NO_PROOF.has(this.code) || (this.status >= 500 && !NOT_DONE.has(this.code));
     }
 }
 
@@ -79,7 +83,7 @@ export class Api {
      * @param {RequestInit & { token?: string }} [init]
      * @returns {Promise<T>} */
     async json(path, init) {
-        return /** @type {T} */ (await (await this.send(path, init)).json());
+        return /** @type {T} */ (await bodyOf(await this.send(path, init)));
     }
 
     /** Reads from the leader. If there is none, reads the state of this node, which can be old.
@@ -98,6 +102,14 @@ export class Api {
         return this.#readWith(path, { ...parameters, consistency: "stale" });
     }
 
+    /** Reads from the leader, and fails if there is none.
+     * @template T
+     * @param {string} path
+     * @returns {Promise<{ value: T, index: number }>} */
+    readCurrent(path) {
+        return this.#readWith(path, {});
+    }
+
     /** @template T
      * @param {string} path
      * @param {Record<string, string>} parameters
@@ -106,7 +118,7 @@ export class Api {
         const response = await this.send(`${path}?${new URLSearchParams(parameters)}`);
         const age = response.headers.get("x-tenure-stale-ms");
         this.onRead(parameters.consistency === "stale" ? Number(age ?? Infinity) : 0);
-        return { value: await response.json(), index: Number(response.headers.get("x-tenure-index") ?? 0) };
+        return { value: /** @type {T} */ (await bodyOf(response)), index: Number(response.headers.get("x-tenure-index") ?? 0) };
     }
 
     /** @param {string} prefix
@@ -138,6 +150,23 @@ export class Api {
 /** @param {string} name */
 export function leasePath(name) {
     return `v1/leases/${encodeURIComponent(name)}`;
+}
+
+/** The JSON of a successful response.
+ * @param {Response} response
+ * @returns {Promise<unknown>} */
+async function bodyOf(response) {
+    let text;
+    try {
+        text = await response.text();
+    } catch {
+        throw new Failure("network", "Incomplete answer", "The connection broke before the answer was complete.", 0);
+    }
+    try {
+        return JSON.parse(text);
+    } catch {
+        throw new Failure("other", "Unexpected answer", "The answer is not one of a Tenure node: it is not JSON.", response.status);
+    }
 }
 
 /** The problem in a response, or a description of a response that has none, such as the page of a proxy.

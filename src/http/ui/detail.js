@@ -8,6 +8,8 @@ import { byId, h, mark, setText } from "./dom.js";
 import * as format from "./format.js";
 
 const REFRESH_MS = 2000;
+/** Shortest time between the starts of two reads: a lease can change hundreds of times in a second. */
+const SHORTEST_MS = 300;
 /** Most holders and most waiters on the screen. */
 const MAX_SHOWN = 100;
 
@@ -20,6 +22,10 @@ export class Detail {
     #panel = byId("detail");
     #content = byId("detail-content");
     #timer = 0;
+    /** The read in progress, and whether another one must follow it. @type {{ isAgain: boolean } | null} */
+    #reading = null;
+    /** The start of the last read of this lease. */
+    #readAt = -Infinity;
     /** The shape of the content. While it stays, only texts change, so that focus and selection stay, too. */
     #shown = "";
     /** Times on the screen by a key, on the clock of `performance.now()`.
@@ -39,6 +45,8 @@ export class Detail {
     /** @param {string} name */
     open(name) {
         if (this.name !== name) {
+            this.#reading = null;
+            this.#readAt = -Infinity;
             this.#shown = "";
             this.#times.clear();
             this.#content.replaceChildren(h("p", { class: "muted" }, "Loading…"));
@@ -48,32 +56,51 @@ export class Detail {
         this.name = name;
         setText(byId("detail-name"), name);
         this.#panel.hidden = false;
-        void this.refresh();
+        this.refresh();
     }
 
+    /** Hides the view and removes its data. */
     close() {
         window.clearTimeout(this.#timer);
         this.name = "";
+        this.#reading = null;
         this.#panel.hidden = true;
+        this.#shown = "";
+        this.#times.clear();
+        for (const id of ["detail-name", "detail-content", "explanation", "known-holders"]) byId(id).replaceChildren();
+        /** @type {HTMLInputElement} */ (byId("explain-holder")).value = "";
     }
 
-    /** Reads the lease again, now and then every two seconds. */
-    async refresh() {
+    /** Reads the lease again soon, and then every two seconds. A call during a read causes another read after it. */
+    refresh() {
+        if (this.name === "") return;
+        if (this.#reading) this.#reading.isAgain = true;
+        else this.#schedule(SHORTEST_MS);
+    }
+
+    /** @param {number} ms the time between the start of the last read and the next one */
+    #schedule(ms) {
         window.clearTimeout(this.#timer);
-        const { name } = this;
-        if (name === "") return;
+        const wait = Math.max(0, this.#readAt + ms - performance.now());
+        this.#timer = window.setTimeout(() => void this.#update(), wait);
+    }
+
+    async #update() {
+        const reading = { isAgain: false };
+        this.#reading = reading;
+        this.#readAt = performance.now();
         try {
-            const facts = await this.#read(name);
-            if (this.name !== name) return;
+            const facts = await this.#read(this.name);
+            if (this.#reading !== reading) return;
             this.#show(facts);
         } catch (error) {
-            if (this.name !== name) return;
+            if (this.#reading !== reading) return;
             const failure = asFailure(error);
             this.#shown = "";
             this.#content.replaceChildren(h("div", { class: "error" }, h("strong", null, failure.title), h("p", null, failure.message)));
         }
-        window.clearTimeout(this.#timer);
-        this.#timer = window.setTimeout(() => void this.refresh(), REFRESH_MS);
+        this.#reading = null;
+        this.#schedule(reading.isAgain ? SHORTEST_MS : REFRESH_MS);
     }
 
     /** Updates the times. */
@@ -171,7 +198,7 @@ export class Detail {
     #actionsOf(explanation, queue) {
         const { held } = explanation;
         if (held.length === 0) return [];
-        const done = () => void this.refresh();
+        const done = () => this.refresh();
         const revoke = () => actions.revoke(this.#api, this.name, held, explanation.waiters, done);
         const handOver = () => actions.handOver(this.#api, held[0], queue.waiters, null, done);
         return [h("div", { class: "actions" },
@@ -211,7 +238,7 @@ export class Detail {
             h("td", { class: "number" }, this.#time(`left ${held.token}`, false)),
             h("td", { class: "action" }, waiters.length > 0 && h("button", {
                 type: "button", class: "small", "aria-label": `Hand over the lease of ${held.holder}`,
-                onclick: () => actions.handOver(this.#api, held, waiters, null, () => void this.refresh()),
+                onclick: () => actions.handOver(this.#api, held, waiters, null, () => this.refresh()),
             }, "Hand over…"))));
         return section("Holders", explanation.holders, rows, ["Holder", "Token", "Time left", ""]);
     }
@@ -228,7 +255,7 @@ export class Detail {
             h("td", { class: "number" }, this.#time(`patience ${waiter.holder}`, false)),
             h("td", { class: "action" }, only && h("button", {
                 type: "button", class: "small", "aria-label": `Hand over to ${waiter.holder}`,
-                onclick: () => actions.handOver(this.#api, only, waiters, waiter.holder, () => void this.refresh()),
+                onclick: () => actions.handOver(this.#api, only, waiters, waiter.holder, () => this.refresh()),
             }, "Hand over…"))));
         return section("Queue", queue.total, rows, ["", "Holder", "Waited", "Gives up in", ""]);
     }
@@ -242,11 +269,14 @@ export class Detail {
     async #explainHolder() {
         const holder = /** @type {HTMLInputElement} */ (byId("explain-holder")).value.trim();
         const output = byId("explanation");
+        const { name } = this;
         if (holder === "") return;
         try {
-            const { value } = await this.#api.read(`${leasePath(this.name)}/explain`, { holder });
+            const { value } = await this.#api.read(`${leasePath(name)}/explain`, { holder });
+            if (this.name !== name) return;
             output.replaceChildren(h("p", null, standingOf(holder, /** @type {Explanation} */ (value))));
         } catch (error) {
+            if (this.name !== name) return;
             const failure = asFailure(error);
             output.replaceChildren(h("div", { class: "error" }, h("strong", null, failure.title), h("p", null, failure.message)));
         }

@@ -49,7 +49,7 @@ export function confirm(question) {
 export function explain(thrown) {
     const failure = asFailure(thrown);
     const hint = failure.isAmbiguous
-        ? "The request may have been carried out. Check the lease before you try again."
+        ? "The outcome is unknown: the cluster may have made the change. Check the current state before you try again."
         : "Nothing was changed.";
     return [
         h("strong", null, failure.title),

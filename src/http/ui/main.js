@@ -73,7 +73,7 @@ api.onRead = (/** @type {number} */ ms) => {
  * @param {boolean} isPast */
 function onEvents(events, isPast) {
     timeline.addEvents(events, isPast);
-    if (!isPast && events.some((event) => event.name === detail.name)) void detail.refresh();
+    if (!isPast && events.some((event) => event.name === detail.name)) detail.refresh();
 }
 
 /** Follows the cluster until the user signs out. */
@@ -133,7 +133,7 @@ async function followOwnNode(current) {
     }
 }
 
-/** Forgets the token and all data, and shows the form for a token.
+/** Forgets the token, removes all data from the document, and shows the form for a token.
  * @param {string} title
  * @param {Failure | null} why */
 function signOut(title, why) {
@@ -146,11 +146,13 @@ function signOut(title, why) {
     timeline.clear();
     detail.close();
     /** @type {HTMLDialogElement} */ (byId("dialog")).close();
-    table.show([]);
+    table.clear();
+    nodes.clear();
+    filter.showCounts(new Map());
+    for (const id of ["dialog", "toast", "said", "own-node", "count", "leader", "term", "applied", "cluster-id"]) byId(id).replaceChildren();
     byId("board").hidden = true;
     byId("status").hidden = true;
     byId("sign-out").hidden = true;
-    setText(byId("cluster-id"), "");
     showBanner();
     showConnection();
     login.open(title, why);
@@ -239,13 +241,14 @@ function openRow(row) {
 
 /** Shows the view that the fragment names, and moves the focus if the user has changed it. */
 function route() {
-    const [view, name] = location.hash.slice(1).split("/", 2);
+    const [view, encoded = ""] = location.hash.slice(1).split("/", 2);
+    const name = decoded(encoded);
     const isKnown = ["leases", "nodes", "timeline"].includes(view);
     if (view === "lease" && name) {
         document.body.dataset.view ||= "leases";
         document.body.dataset.detail = "open";
         if (!isFollowing) return;
-        detail.open(decodeURIComponent(name));
+        detail.open(name);
         if (document.activeElement !== document.body) byId("detail-name").focus();
         return;
     }
@@ -258,6 +261,16 @@ function route() {
         else link.removeAttribute("aria-current");
     }
     if (wasOpen) table.focus();
+}
+
+/** The text of a part of the URL, or an empty one if the part is not valid.
+ * @param {string} part */
+function decoded(part) {
+    try {
+        return decodeURIComponent(part);
+    } catch {
+        return "";
+    }
 }
 
 function closeDetail() {

@@ -21,6 +21,11 @@ export class Nodes {
         this.#transfer = transfer;
     }
 
+    clear() {
+        for (const { row } of this.#rows.values()) row.remove();
+        this.#rows.clear();
+    }
+
     /** @param {Cluster} cluster */
     show(cluster) {
         const ids = new Set(cluster.members.map((member) => member.id));

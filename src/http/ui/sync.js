@@ -16,8 +16,9 @@ const OTHER_AGE_MS = 30_000;
 /** Log entries before the start whose events the timeline shows. */
 const PAST_ENTRIES = 2000;
 
-/** A page of the list: the rows after `key`.
- * @typedef {{ key: string, cursor: string | null, readAt: number }} Page */
+/** A page of the list: the rows after `key`. `readAt` is the start of its last read, and `wantedAt` the time of the first
+ * grant since then (`Infinity`: none).
+ * @typedef {{ key: string, cursor: string | null, readAt: number, wantedAt: number }} Page */
 
 /** @typedef {object} Listeners
  * @property {() => void} changed the store has other rows
@@ -99,7 +100,7 @@ export class Sync {
         // An event has no ttl, so the pages of new grants are read at once.
         for (const event of fresh) {
             const page = event.event === "granted" ? this.#pageOf(keyOf(event.name, event.token)) : null;
-            if (page) page.readAt = -Infinity;
+            if (page) page.wantedAt = Math.min(page.wantedAt, performance.now());
         }
         this.#listeners.events(fresh, false);
         this.#listeners.changed();
@@ -111,7 +112,7 @@ export class Sync {
         while (isCurrent()) {
             try {
                 if (!this.isComplete) await this.#readAll(isCurrent);
-                else await this.#readOne(isCurrent);
+                else await this.#readDue(isCurrent);
                 if (isCurrent()) this.#listeners.state(null);
             } catch (error) {
                 const failure = asFailure(error);
@@ -130,7 +131,7 @@ export class Sync {
         let [key, cursor] = ["", /** @type {string | null} */ (null)];
         do {
             /** @type {Page} */
-            const page = { key, cursor, readAt: performance.now() };
+            const page = { key, cursor, readAt: performance.now(), wantedAt: Infinity };
             const { value, index } = await this.#api.list(this.#prefix, cursor, PAGE);
             if (!isCurrent()) return;
             pages.push(page);
@@ -145,22 +146,46 @@ export class Sync {
         this.#listeners.changed();
     }
 
-    /** Reads the page that needs it most, if one does.
+    /** Reads one page on the screen and one other page, if they are due. Each kind has its own read, so that grants in one
+     * of them never delay the other.
      * @param {() => boolean} isCurrent */
-    async #readOne(isCurrent) {
-        if (document.hidden) return;
-        const now = performance.now();
-        const visible = new Set(this.#visible().map((row) => this.#pageOf(row.key)));
-        let [chosen, most] = [/** @type {Page | null} */ (null), 0];
-        for (const page of this.#pages) {
-            const late = now - page.readAt - (visible.has(page) ? VISIBLE_AGE_MS : OTHER_AGE_MS);
-            if (late > most) [chosen, most] = [page, visible.has(page) ? late + OTHER_AGE_MS : late];
+    async #readDue(isCurrent) {
+        for (const isVisible of [true, false]) {
+            if (document.hidden || !isCurrent()) return;
+            const page = this.#mostDue(isVisible);
+            if (page) await this.#readPage(page, isCurrent);
         }
-        if (!chosen) return;
-        const page = chosen;
-        const { value, index } = await this.#api.list(this.#prefix, page.cursor, PAGE);
+    }
+
+    /** The page that is due for the longest time.
+     * @param {boolean} isVisible whether to choose among the pages on the screen or among the others
+     * @returns {Page | null} */
+    #mostDue(isVisible) {
+        const visible = new Set(this.#visible().map((row) => this.#pageOf(row.key)));
+        const age = isVisible ? VISIBLE_AGE_MS : OTHER_AGE_MS;
+        let [chosen, earliest] = [/** @type {Page | null} */ (null), performance.now()];
+        for (const page of this.#pages) {
+            const due = Math.min(page.wantedAt, page.readAt + age);
+            if (visible.has(page) === isVisible && due < earliest) [chosen, earliest] = [page, due];
+        }
+        return chosen;
+    }
+
+    /** @param {Page} page
+     * @param {() => boolean} isCurrent */
+    async #readPage(page, isCurrent) {
+        // The response may not have a grant that arrives during the request, so such a grant must mark the page again.
+        Object.assign(page, { readAt: performance.now(), wantedAt: Infinity });
+        let list;
+        try {
+            list = await this.#api.list(this.#prefix, page.cursor, PAGE);
+        } catch (error) {
+            // The time is new, so a page that fails again and again does not delay the others.
+            page.wantedAt = performance.now();
+            throw error;
+        }
         if (!isCurrent()) return;
-        page.readAt = now;
+        const { value, index } = list;
         const last = value.leases.at(-1);
         const end = last ? keyOf(last.name, last.token) : page.key;
         this.#store.merge(value.leases, index, page.key, value.cursor === null ? null : end);
@@ -181,10 +206,13 @@ export class Sync {
         }
         // An empty page has no end, so it does not tell where the next one starts.
         if (end === page.key) return;
+        // A full store takes no rows of further pages. Without this bound, the page would read the whole cluster.
+        if (at === this.#pages.length && this.#store.isFull) return;
         const covered = firstAfter(this.#pages, end);
+        const now = performance.now();
         const isKnown = this.#pages[covered - 1].key === end;
         if (isKnown) this.#pages.splice(at, covered - 1 - at);
-        else this.#pages.splice(at, covered - at, { key: end, cursor, readAt: -Infinity });
+        else this.#pages.splice(at, covered - at, { key: end, cursor, readAt: now, wantedAt: now });
     }
 
     /** The page that lists the row with this key.

@@ -64,6 +64,14 @@ export class Table {
         this.#draw();
     }
 
+    /** Removes all rows, and the elements that still have their texts. */
+    clear() {
+        this.#lines = [];
+        this.#body.replaceChildren();
+        this.#active = "";
+        this.show([]);
+    }
+
     /** The rows on the screen. */
     visible() {
         const first = Math.floor(this.#grid.scrollTop / this.#rowHeight);

@@ -1,0 +1,139 @@
+"""Requests of the page when answers are broken, old or slow."""
+
+import json
+import os
+import threading
+import time
+
+import cluster
+from browser import PageTest, three_nodes
+from proxy import ASSETS, Proxy, answer
+
+NO_LEADER = {"type": "about:blank", "title": "No leader", "status": 503, "detail": "no leader", "code": "no_leader"}
+
+
+class Intercepted(Proxy):
+    """Passes each request to `take` first, which returns whether it has answered the request."""
+
+    def __init__(self, upstream, take):
+        # With a path, no second proxy is between this one and the page: it would hide a broken connection.
+        super().__init__(upstream, "/intercepted", ASSETS if os.environ.get("TENURE_UI_ASSETS") else None)
+        self.take = take
+
+    def forward(self, handler, path, body):
+        if not self.take(handler, path):
+            super().forward(handler, path, body)
+
+
+class Requests(PageTest):
+    def setUp(self):
+        super().setUp()
+        self.url = three_nodes().leader().url
+
+    def open_lease(self, name, take):
+        proxy = Intercepted(self.url, take)
+        self.addCleanup(proxy.stop)
+        self.open(proxy.url, f"#lease/{name}")
+        self.wait_text("#summary", "Held by worker-1")
+
+    def test_old_state_does_not_confirm_a_revoke(self):
+        armed = threading.Event()
+
+        def take(handler, path):
+            if not (armed.is_set() and path.startswith("/v1/leases/failover/explain") and "stale" not in path):
+                return False
+            answer(handler, 503, "application/problem+json", json.dumps(NO_LEADER).encode())
+            return True
+
+        cluster.acquire(self.url, "failover", "worker-1")
+        self.open_lease("failover", take)
+        self.click("#revoke")
+        armed.set()
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "503 no_leader")
+        self.assertEqual(cluster.request(self.url, "GET", "/v1/leases/failover")["state"], "active")
+
+    def test_broken_answer_to_a_revoke_is_unknown(self):
+        def take(handler, path):
+            if handler.command != "DELETE":
+                return False
+            cluster.request(self.url, "DELETE", path)
+            handler.send_response(200)
+            handler.send_header("content-type", "application/json")
+            handler.send_header("content-length", "100")
+            handler.end_headers()
+            handler.wfile.write(b'{"rev')
+            handler.close_connection = True
+            return True
+
+        cluster.acquire(self.url, "broken", "worker-1")
+        self.open_lease("broken", take)
+        self.click("#revoke")
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "The outcome is unknown")
+        self.wait_text("dialog .error", "The connection broke")
+        self.assertNotIn("Nothing was changed", self.text("dialog .error"))
+
+    def test_only_known_refusals_prove_that_nothing_changed(self):
+        self.open(self.url)
+        codes = {
+            "network": 0, "page": 0, "other": 200, "internal": 500, "outcome_unknown": 504, "from_the_future": 503,
+            "held": 409, "changed": 0, "no_leader": 503, "shutting_down": 503, "not_ready": 503, "failed": 503, "unsupported": 501,
+        }  # fmt: skip
+        ambiguous = self.driver.execute_async_script(
+            """const [codes, done] = arguments;
+               import(new URL("ui/api.js", location.href.split("#")[0]).href).then(({ Failure }) =>
+                   done(Object.entries(codes).filter(([code, status]) => new Failure(code, "", "", status).isAmbiguous).map(([code]) => code)));""",
+            codes,
+        )
+        self.assertEqual(set(ambiguous), {"network", "page", "other", "internal", "outcome_unknown", "from_the_future"})
+
+    def test_hot_lease_causes_few_reads_of_the_detail(self):
+        reads = []
+
+        def take(_handler, path):
+            if path.startswith("/v1/leases/hot/queue"):
+                reads.append(time.monotonic())
+            return False
+
+        cluster.acquire(self.url, "hot", "worker-1")
+        self.open_lease("hot", take)
+        for turn in range(150):
+            cluster.request(self.url, "DELETE", "/v1/leases/hot")
+            cluster.acquire(self.url, "hot", f"holder-{turn}")
+        self.wait_text("#summary", "Held by holder-149")
+        self.assertGreaterEqual(len(reads), 3)
+        gaps = [later - earlier for earlier, later in zip(reads, reads[1:])]
+        # The proxy notes the arrival of a request, so single gaps vary.
+        self.assertGreater(sum(gaps) / len(gaps), 0.2, gaps)
+
+    def test_slow_answer_does_not_replace_another_lease(self):
+        answered, release = threading.Event(), threading.Event()
+        self.addCleanup(release.set)
+
+        def take(_handler, path):
+            if path.startswith("/v1/leases/slow-a/explain?holder=") and release.wait(10):
+                answered.set()
+            return False
+
+        cluster.acquire(self.url, "slow-a", "worker-1")
+        cluster.acquire(self.url, "slow-b", "worker-1")
+        self.open_lease("slow-a", take)
+        # A frame after the whole answer has arrived, the page has used it.
+        self.script(
+            """const send = window.fetch;
+               const used = () => requestAnimationFrame(() => setTimeout(() => (window.isUsed = true)));
+               window.fetch = async (...all) => {
+                   const response = await send(...all);
+                   if (String(all[0]).includes("holder=")) void response.clone().text().then(used);
+                   return response;
+               };"""
+        )
+        self.fill("#explain-holder", "worker-1")
+        self.click("#explain button")
+        self.script("location.hash = '#lease/slow-b'")
+        self.wait_text("#detail-name", "slow-b")
+        release.set()
+        self.assertTrue(answered.wait(10))
+        self.wait(lambda: self.script("return window.isUsed"), "the page has the answer")
+        self.assertEqual(self.text("#explanation"), "")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -124,7 +126,7 @@ def check_peer(name: str, folder: Path, cluster: Cluster, bin_folder: Path) -> t
         began = time.monotonic()
         try:
             lines.append(f"{name} {title}: {call()} ({time.monotonic() - began:.0f} s)")
-        except CheckFailed as error:
+        except (CheckFailed, OSError, ValueError, subprocess.SubprocessError) as error:
             lines.append(f"{name} {title}: FAILED: {error}")
             right = False
 
@@ -183,6 +185,8 @@ def main(names: list[str]) -> int:
         print(f"tests/guides: unknown page {sorted(unknown)}: expected {sorted(PEERS)}")
         return 2
     began = time.monotonic()
+    # The end of each block stops its processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="tenure-guides-") as temporary:
         folder = Path(temporary)
         bin_folder = folder / "bin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -54,7 +55,7 @@ class Stage:
     def __init__(self, folder: Path, page: str, environment: dict[str, str]) -> None:
         """Writes the blocks of the page into the folder, beside work.py under the names that the blocks use."""
         self.folder = folder
-        self.environment = os.environ | environment
+        self.environment = os.environ | environment | {"GUIDE_FOLDER": str(folder)}
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True)
         text = (PAGES / f"{page}.md").read_text()
@@ -124,14 +125,21 @@ class Stage:
         return time.monotonic()
 
     def stop(self) -> None:
-        """Kills all processes of the sessions that this stage started."""
-        sessions = {program.pid for program in self.programs.values()}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if os.getsid(int(entry.name)) in sessions:
-                        os.kill(int(entry.name), signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+        """Kills all programs and their child processes, which have the environment of this stage."""
+        while remaining := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._owns(pid)]:
+            for pid in remaining:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for program in self.programs.values():
+                program.poll()
+            time.sleep(0.02)
         for program in self.programs.values():
             program.wait()
+
+    def _owns(self, pid: int) -> bool:
+        """Whether a process runs in the environment of this stage. A dead process has no environment."""
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return False
+        return f"GUIDE_FOLDER={self.folder}".encode() in environment.split(b"\0")

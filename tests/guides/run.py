@@ -1,0 +1,216 @@
+"""Runs both sides of each page in docs/coming-from."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CLIENT = HERE.parent.parent / "clients" / "python"
+sys.path.insert(0, str(CLIENT / "tests"))
+
+import old_sides  # noqa: E402
+import services  # noqa: E402
+from nodes import Cluster, binary  # noqa: E402
+from stage import PAGES, CheckFailed, Stage, require, wait_for  # noqa: E402
+
+TTL = 5
+# The next log entry with the time, and slow machines.
+MARGIN = 5
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One page."""
+
+    # The files of the new side, and the names of their leases.
+    programs: dict[str, str]
+    service: Callable[[services.Service], None] | None
+    old_side: Callable[[Stage], str] | None
+    # The reason why the old side cannot run here.
+    lacks: Callable[[], str]
+
+
+def needs(package: str, *programs: str) -> Callable[[], str]:
+    """The reason if one of the programs is missing."""
+    return lambda: f"install {package}" if services.missing(*programs) else ""
+
+
+def needs_zookeeper() -> str:
+    """The reason if ZooKeeper is missing."""
+    complete = services.ZOOKEEPER_JAR.exists() and not services.missing("java")
+    return "" if complete else "install Debian's packages default-jre-headless and libzookeeper-java"
+
+
+PEERS = {
+    "etcd": Peer(
+        {"new.sh": "nightly", "new-elect.sh": "billing"},
+        services.etcd,
+        old_sides.etcd,
+        needs("Debian's packages etcd-server and etcd-client", "etcd", "etcdctl"),
+    ),
+    "consul": Peer(
+        {"new.sh": "service/nightly"},
+        services.consul,
+        old_sides.consul,
+        needs("the package consul (Debian 11, or HashiCorp's)", "consul"),
+    ),
+    "redis": Peer(
+        {"new.py": "report:nightly", "new.sh": "report:daily"},
+        services.redis,
+        old_sides.redis,
+        needs("Debian's package redis-server", "redis-server"),
+    ),
+    "zookeeper": Peer(
+        {"new.py": "reports/nightly", "new-elect.py": "shop/billing"},
+        services.zookeeper,
+        old_sides.zookeeper,
+        needs_zookeeper,
+    ),
+    "kubernetes": Peer(
+        {"new-elect.sh": "default/billing", "new-elect.py": "default/invoices"},
+        None,
+        None,
+        lambda: "it needs an API server of Kubernetes",
+    ),
+    "dynamodb": Peer({"new.py": "export"}, services.dynamodb, old_sides.dynamodb, lambda: ""),
+}
+
+
+def check_new(stage: Stage, cluster: Cluster, file: str, lease: str) -> str:
+    """Two programs exclude each other, a killed one is replaced within the ttl, and each start has a higher token."""
+    path = f"/v1/leases/{lease.replace('/', '%2F')}"
+
+    def waits() -> bool:
+        return len(json.loads(cluster.fetch(f"{path}/queue"))["waiters"]) == 1
+
+    def holder_token() -> str:
+        return str(json.loads(cluster.fetch(path))["token"])
+
+    stage.start(file, "A")
+    first = stage.wait_start("A")
+    require(first.token == holder_token(), f"A has the token {first.token}, the lease {holder_token()}")
+    stage.start(file, "B")
+    wait_for(waits, 20, "B waits in the queue")
+    # Longer than the ttl: the lease is renewed.
+    wait_for(lambda: time.monotonic() > first.at + TTL + 1, TTL + 2, "the ttl passes")
+    require(waits(), "B did not wait for the end of A")
+    require(stage.finish("A") == 0, f"A fails: {stage.output('A')}")
+    second = stage.wait_start("B")
+    require(second.token == holder_token(), f"B has the token {second.token}, the lease {holder_token()}")
+    stage.start(file, "C")
+    wait_for(waits, 20, "C waits in the queue")
+    killed = stage.kill("B")
+    third = stage.wait_start("C", "alone", TTL + MARGIN)
+    require(third.token == holder_token(), f"C has the token {third.token}, the lease {holder_token()}")
+    require(stage.finish("C") == 0, f"C fails: {stage.output('C')}")
+    require(int(first.token) < int(second.token) < int(third.token), "the tokens do not rise")
+    return f"takeover after {third.at - killed:.1f} s"
+
+
+def check_peer(name: str, folder: Path, cluster: Cluster, bin_folder: Path) -> tuple[list[str], bool]:
+    """Checks both sides of a page. Returns the lines of the report, and whether both are right."""
+    peer, lines, right = PEERS[name], [], True
+
+    def side(title: str, call: Callable[[], str]) -> None:
+        nonlocal right
+        began = time.monotonic()
+        try:
+            lines.append(f"{name} {title}: {call()} ({time.monotonic() - began:.0f} s)")
+        except (CheckFailed, OSError, ValueError, subprocess.SubprocessError) as error:
+            lines.append(f"{name} {title}: FAILED: {error}")
+            right = False
+
+    def new(file: str, lease: str) -> str:
+        environment = {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "TENURE_ENDPOINTS": ",".join(cluster.urls),
+            "TENURE": cluster.urls[0],
+        }
+        stage = Stage(folder / f"{name}-{file}", name, environment)
+        try:
+            outcome = check_new(stage, cluster, file, lease)
+            if "new-http.sh" in stage.files:
+                check_http(stage)
+            return outcome
+        finally:
+            stage.stop()
+
+    def old() -> str:
+        assert peer.service is not None and peer.old_side is not None
+        service = services.Service(folder / f"{name}-service")
+        try:
+            peer.service(service)
+            stage = Stage(folder / f"{name}-old", name, service.environment)
+            try:
+                return peer.old_side(stage)
+            finally:
+                stage.stop()
+        finally:
+            service.stop()
+
+    for file, lease in peer.programs.items():
+        side(file, lambda file=file, lease=lease: new(file, lease))
+    if lack := peer.lacks():
+        lines.append(f"{name} old: NOT CHECKED: {lack}")
+    else:
+        side("old", old)
+    return lines, right
+
+
+def check_http(stage: Stage) -> None:
+    """The second holder is refused."""
+    code, output = stage.run("new-http.sh", "D")
+    require(code == 0 and int(json.loads(output)["token"]) > 0, f"D: exit code {code}: {output}")
+    code, output = stage.run("new-http.sh", "E")
+    require(code == 22, f"E: exit code {code}: {output}: expected 22, curl's code for a refusal")
+
+
+def main(names: list[str]) -> int:
+    """Checks these pages, or all."""
+    pages = {page.stem for page in PAGES.glob("*.md")}
+    if pages != set(PEERS):
+        print(f"tests/guides: pages without a check, or without a page: {sorted(pages ^ set(PEERS))}")
+        return 1
+    if unknown := set(names) - set(PEERS):
+        print(f"tests/guides: unknown page {sorted(unknown)}: expected {sorted(PEERS)}")
+        return 2
+    began = time.monotonic()
+    # The end of each block stops its processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="tenure-guides-") as temporary:
+        folder = Path(temporary)
+        bin_folder = folder / "bin"
+        bin_folder.mkdir()
+        (bin_folder / "tenure").symlink_to(binary())
+        all_right = True
+
+        nodes = folder / "nodes"
+        nodes.mkdir()
+        cluster = Cluster(nodes, nodes=3)
+        try:
+            for node in (1, 2, 3):
+                cluster.wait_ready(node)
+            # Most of the time passes in takeovers, so the pages run side by side. Each uses other names.
+            with ThreadPoolExecutor() as pool:
+                reports = pool.map(lambda name: check_peer(name, folder, cluster, bin_folder), names or list(PEERS))
+                for lines, right in reports:
+                    print("\n".join(lines), flush=True)
+                    all_right &= right
+        finally:
+            cluster.stop()
+    print(f"tests/guides: {'passed' if all_right else 'FAILED'} ({time.monotonic() - began:.0f} s)")
+    return 0 if all_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -10,7 +10,7 @@ async function writeReport(lease: Lease): Promise<number> {
   for (let page = 1; page <= PAGES; page++) {
     // The signal ends a page that is in progress. `isHeld` reads the clock, so it is right also after a pause.
     if (!lease.isHeld()) {
-      break;
+      return page - 1;
     }
     await writePage(page, lease.token, lease.signal);
   }

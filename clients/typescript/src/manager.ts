@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { acquire, CLOSING, releaseAmbiguous } from "./claims.js";
 import { Client } from "./client.js";
 import { type Clock, systemClock } from "./clock.js";
-import { Core, type NameRecord, type OnError } from "./core.js";
+import { Core, type NameRecord } from "./core.js";
 import { ShutDown } from "./errors.js";
 import { Keeper } from "./keeper.js";
 import { type Lease, LeaseHandle, underLease } from "./lease.js";
@@ -41,7 +41,7 @@ export interface ManagerOptions extends ClientOptions {
    * expires by its ttl. Default: `process.emitWarning` with the name `TenureWarning`. It also shows an error that
    * `onError` throws.
    */
-  onError?: OnError;
+  onError?: (error: unknown, lease: string) => void;
 }
 
 /** A lease that the cluster may still count as held or waiting after a shutdown. */

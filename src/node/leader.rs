@@ -84,7 +84,12 @@ impl LeaderClock {
     }
 
     pub fn now(&self, leader_term: &LeaderTerm) -> ClusterMs {
-        leader_term.base + self.clock.elapsed().saturating_sub(leader_term.since).as_millis() as u64
+        leader_term.base + self.led_for(leader_term).as_millis() as u64
+    }
+
+    /// How long this node has led in the term.
+    pub fn led_for(&self, leader_term: &LeaderTerm) -> Duration {
+        self.clock.elapsed().saturating_sub(leader_term.since)
     }
 
     pub fn stamp(&self, leader_term: &LeaderTerm) -> Stamp {

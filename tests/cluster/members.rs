@@ -183,6 +183,42 @@ async fn leader_transfers_leadership_before_its_removal() {
     cluster.shutdown().await;
 }
 
+/// The removal of the leader transfers the leadership first. The next leader has then heard no other voter yet.
+#[tokio::test(start_paused = true)]
+async fn new_leader_waits_for_answers_before_a_removal() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let others: Vec<NodeId> = cluster.ids().filter(|id| *id != leader).collect();
+    for (from, to) in [(others[0], others[1]), (others[1], others[0])] {
+        cluster.board.delay(from, to, Duration::from_millis(20));
+    }
+    cluster.node(leader).change_members(remove(leader)).await.expect("the other voters are healthy");
+    voters_become(cluster.node(others[0]), &ids(others.clone())).await;
+    cluster.shutdown().await;
+}
+
+/// A leader waits for a dead voter only while it is new.
+#[tokio::test(start_paused = true)]
+async fn removal_beside_a_dead_voter_is_refused_soon() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let [dead, next] = cluster.ids().filter(|id| *id != leader).collect::<Vec<_>>().try_into().expect("three nodes");
+    cluster.crash(dead).await;
+    tokio::time::sleep(SOON).await;
+    let leaderless = RaftTimings::lan().leadership_lease() * 4;
+    for (at, removed, longest) in [(leader, next, POLL), (next, leader, leaderless + SOON / 100)] {
+        if at == next {
+            cluster.node(leader).transfer_leadership(Some(next)).await.expect("transferred");
+        }
+        let began = Instant::now();
+        let (code, why) = refused(cluster.node(at).change_members(remove(removed)).await);
+        assert_eq!(code, Code::MemberRefused);
+        assert!(why.contains("only 1 of 2 voters would be healthy"), "{why}");
+        assert!(began.elapsed() <= longest, "{:?} at node {at}", began.elapsed());
+    }
+    cluster.shutdown().await;
+}
+
 /// One voter gives its place to a new node in one step, also if it leads.
 #[tokio::test(start_paused = true)]
 async fn each_node_can_be_replaced_and_no_lease_is_lost() {

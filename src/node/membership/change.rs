@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ use crate::types::{MemberChange, MemberState, NodeId, Role};
 
 /// A learner can become a voter when it lacks at most this many log entries. Under load, about as many are in flight.
 const MAX_VOTER_LAG: u64 = 256;
+/// How often a new leader looks whether it has heard all members.
+const HEARD_POLL: Duration = Duration::from_millis(5);
 
 /// Why the leader refuses a change of the members. Nodes of different versions exchange it: append new variants at the
 /// end.
@@ -61,7 +64,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         leader_term: &LeaderTerm,
         change: MemberChange,
     ) -> Result<Answer, ProposeError> {
-        match self.view().next_step(&change).map_err(ProposeError::Refused)? {
+        match self.view(leader_term).await?.next_step(&change).map_err(ProposeError::Refused)? {
             Step::Done => {}
             Step::TransferFirst => {
                 let transferred = self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await;
@@ -82,13 +85,17 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Transfers the leadership to a voter, or to the voter that lacks the fewest entries.
-    pub(in crate::node) async fn transfer(&self, to: Option<NodeId>) -> Result<Answer, ProposeError> {
+    pub(in crate::node) async fn transfer(
+        &self,
+        leader_term: &LeaderTerm,
+        to: Option<NodeId>,
+    ) -> Result<Answer, ProposeError> {
         let timeout = self.settings.timeouts.transfer_leadership;
         let transferred = match to {
             None => self.raft.transfer_leadership(timeout).await,
             Some(to) if to == self.settings.id => Ok(to),
             Some(to) => {
-                self.view().successor(to).map_err(ProposeError::Refused)?;
+                self.view(leader_term).await?.successor(to).map_err(ProposeError::Refused)?;
                 self.raft.transfer_leadership_to(to, timeout).await
             }
         };
@@ -96,14 +103,29 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         Ok(Answer::Transferred { from: self.settings.id, leader })
     }
 
-    fn view(&self) -> View {
-        View {
+    /// A new leader has not heard the members yet, so it waits for them. A member that stays silent is unreachable. The
+    /// wait ends well before the request does.
+    async fn view(&self, leader_term: &LeaderTerm) -> Result<View, ProposeError> {
+        let clock = &self.requests.clock;
+        let longest = self.settings.timeouts.leaderless.min(self.settings.timeouts.request / 2);
+        let members = loop {
+            let members = self.judged_by_leader(self.members());
+            if clock.leader_term().is_none_or(|current| current.term != leader_term.term) {
+                return Err(ProposeError::NotLeader);
+            }
+            let is_heard = members.iter().all(|member| member.state != MemberState::Unreachable);
+            if is_heard || clock.led_for(leader_term) >= longest {
+                break members;
+            }
+            tokio::time::sleep(HEARD_POLL).await;
+        };
+        Ok(View {
             own: self.settings.id,
-            members: self.judged_by_leader(self.members()),
+            members,
             used: self.raft.replica().read(|state| state.joined.keys().copied().collect()),
             may_be_reached: self.settings.may_be_reached,
             is_changing: self.raft.current_membership().next_voters.is_some(),
-        }
+        })
     }
 }
 

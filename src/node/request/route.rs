@@ -396,7 +396,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Request::Read { query, consistency } => return self.read_as_leader(&leader_term, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
             Request::ChangeMembers(change) => self.change_members(&leader_term, change).await?,
-            Request::Transfer(to) => self.transfer(to).await?,
+            Request::Transfer(to) => self.transfer(&leader_term, to).await?,
             Request::Access => {
                 self.confirm_leadership(&leader_term).boxed().await?;
                 Answer::Access(self.access().view())

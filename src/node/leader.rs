@@ -87,7 +87,7 @@ impl LeaderClock {
         leader_term.base + self.led_for(leader_term).as_millis() as u64
     }
 
-    /// How long this node has led in the term.
+    /// Time since the clock of this term began: at most as long as this node has led in it.
     pub fn led_for(&self, leader_term: &LeaderTerm) -> Duration {
         self.clock.elapsed().saturating_sub(leader_term.since)
     }

@@ -10,6 +10,8 @@ mod local;
 mod mounted;
 #[path = "../support/plain_http.rs"]
 mod plain_http;
+#[path = "../processes/port.rs"]
+mod port;
 mod replica;
 #[path = "../support/steady.rs"]
 mod steady;

@@ -9,6 +9,8 @@ use tenure::node::{Node, NodeBuilder, StartError};
 use tenure::types::{HolderId, LeaseName};
 use tokio::net::TcpListener;
 
+use crate::port;
+
 /// A timeout that only a hang exceeds.
 pub const SOON: Duration = Duration::from_secs(20);
 
@@ -31,11 +33,11 @@ impl Plan {
     /// free addresses.
     pub fn new(http: &[TcpListener]) -> Plan {
         let http = match http {
-            [] => (0..3).map(|_| free_address()).collect(),
+            [] => free_addresses(),
             listeners => listeners.iter().map(address).collect(),
         };
         let folder = TempDir::new().expect("a folder");
-        let (data, peer) = (folder.path().to_owned(), (0..3).map(|_| free_address()).collect());
+        let (data, peer) = (folder.path().to_owned(), free_addresses());
         Plan { data, http, peer, _folder: Some(folder) }
     }
 
@@ -136,11 +138,7 @@ pub fn address(listener: &TcpListener) -> String {
     listener.local_addr().expect("the listener is bound").to_string()
 }
 
-/// Returns a free address for a node that restarts on the same port. The port is below 32768, because outgoing
-/// connections use the ports from there (`net.ipv4.ip_local_port_range`).
-fn free_address() -> String {
-    let free = std::iter::repeat_with(|| format!("127.0.0.1:{}", rand::random_range(10_240..32_768_u16)))
-        .take(1000)
-        .find(|address| std::net::TcpListener::bind(address).is_ok());
-    free.expect("one of 1,000 ports is free")
+/// Returns an address for each node. A node that restarts uses the same one.
+fn free_addresses() -> Vec<String> {
+    (0..3).map(|_| format!("127.0.0.1:{}", port::free())).collect()
 }

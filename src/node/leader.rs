@@ -208,7 +208,7 @@ impl<S: Storage> Timekeeper<S> {
     async fn tick_if_due(&self, leader_term: &LeaderTerm, progress: &Progress) -> Option<Duration> {
         let at = next_tick(progress, self.limits, self.tick)?;
         let pause = self.clock.until(leader_term, at);
-        if pause.is_zero() && !self.propose(Command::Tick).await {
+        if pause.is_zero() && !self.propose(leader_term.term, Command::Tick).await {
             return Some(RETRY_PAUSE);
         }
         Some(pause)
@@ -216,8 +216,8 @@ impl<S: Storage> Timekeeper<S> {
 
     /// Proposes a command and returns whether it was applied. A later check repeats a failed one, here or on the next
     /// leader.
-    async fn propose(&self, command: Command) -> bool {
-        let proposed = self.proposer.propose(command).await;
+    async fn propose(&self, term: u64, command: Command) -> bool {
+        let proposed = self.proposer.propose(term, command).await;
         if let Err(why) = &proposed {
             tracing::debug!(?why, "a proposal of the timekeeper was not applied");
         }

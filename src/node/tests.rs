@@ -15,7 +15,7 @@ use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
 use crate::node::request::propose::ProposeError;
-use crate::node::request::route::{NodeReply, NodeService};
+use crate::node::request::route::{NodeCall, NodeReply, NodeService};
 use crate::peer::{Service, Services};
 use crate::raft::Proposal;
 use crate::storage::codec;
@@ -104,7 +104,7 @@ async fn leader_withdraws_the_waits_of_a_silent_node() {
     holder.acquire(Wait::No).await.expect("free");
     let inner = node.inner.clone();
     let waiting =
-        tokio::spawn(async move { inner.execute_for_peer(follower, &Caller::Program, waiting_claim()).await });
+        tokio::spawn(async move { inner.execute_for_peer(follower, None, &Caller::Program, waiting_claim()).await });
     until_waiters(&node, 1).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(waiters(&node).await, 1, "the follower is connected");
@@ -505,6 +505,28 @@ async fn lease_with_too_many_bytes_is_full() {
     let expected = (429, &"lease_full".into(), &MAX_RETAINED_NAME_BYTES.into());
     assert_eq!((status, &told["code"], &told["limit"]), expected, "{told}");
     node.shutdown().await;
+}
+
+/// A request can be delivered when its leader leads again in a later term. Then it is certainly not done.
+#[tokio::test(start_paused = true)]
+async fn request_for_the_leader_of_another_term_is_not_executed() {
+    let (cluster, leader, [follower, _]) = start().await;
+    let inner = cluster.node(leader).inner.clone();
+    let term = inner.requests.clock.leader_term().expect("it leads").term;
+    let service = NodeService(inner.clone());
+    let sent = async |term| {
+        let call = NodeCall::ForwardIn { term, trace: None, caller: Caller::Program, request: &claim_of("a") };
+        codec::decode::<NodeReply>(&service.serve(follower, call.encode()).await, 4_096).expect("a reply")
+    };
+    for other in [term - 1, term + 1] {
+        assert!(matches!(sent(other).await, NodeReply::NotLeader), "{other}");
+        let proposed = inner.requests.proposer.propose(other, Command::Tick).await;
+        assert_eq!(proposed, Err(ProposeError::NotLeader), "a command that waited since term {other}");
+    }
+    assert_eq!(inner.raft.replica().read(|state| state.machine.counts().held), 0);
+    assert!(matches!(sent(term).await, NodeReply::Done(done) if done.is_ok()));
+    assert_eq!(inner.raft.replica().read(|state| state.machine.counts().held), 1);
+    cluster.shutdown().await;
 }
 
 /// A leader whose version does not know a request.

@@ -71,6 +71,7 @@ impl Listener for TcpPeerListener {
         let (services, identity) = (Arc::new(services), Arc::new(identity));
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
+        let latest = Arc::new(LatestConnections::default());
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -83,10 +84,10 @@ impl Listener for TcpPeerListener {
                 continue;
             };
             let (identity, incarnations, services) = (identity.clone(), incarnations.clone(), services.clone());
-            let (tls, refusals, tracker, stop) = (tls.clone(), refusals.clone(), tasks.clone(), stop.clone());
+            let (tls, refusals, latest, stop) = (tls.clone(), refusals.clone(), latest.clone(), stop.child_token());
             tasks.spawn(async move {
                 let from = address.ip();
-                match answer_caller(stream, tls, &identity, &*incarnations, services, tracker, stop).await {
+                match answer_caller(stream, tls, &identity, &*incarnations, services, &latest, stop).await {
                     Ok(Err(reason)) => refusals.log(&reason.to_string(), &format!("from {from}: {reason}")),
                     // No node of a cluster sends invalid data, so log the address of this caller for the operator.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -122,10 +123,10 @@ async fn answer_caller<R: Service, N: Service>(
     identity: &PeerIdentity,
     incarnations: &dyn Incarnations,
     services: Arc<Services<R, N>>,
-    tasks: TaskTracker,
+    latest: &LatestConnections,
     stop: CancellationToken,
 ) -> io::Result<Result<(), Refusal>> {
-    stream.set_nodelay(true)?;
+    super::prepare(&stream)?;
     let handshake = async {
         let (mut stream, certificate) = match &tls {
             Some(tls) => tls.accept_peer(stream).await.inspect_err(|_| {
@@ -147,6 +148,11 @@ async fn answer_caller<R: Service, N: Service>(
         Ok(caller) => caller,
         Err(reason) => return Ok(Err(reason)),
     };
+    let calls = TaskTracker::new();
+    let reads = calls.token();
+    if matches!(lane, Lane::Request | Lane::Urgent) {
+        latest.replace(from, lane, &stop, &calls).await;
+    }
     let (reader, writer) = stream.into_split();
     let connection = InboundConnection {
         from,
@@ -155,17 +161,51 @@ async fn answer_caller<R: Service, N: Service>(
         writer: Arc::new(tokio::sync::Mutex::new(writer)),
         in_flight: Arc::default(),
         permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
-        tasks,
+        calls: calls.clone(),
         stop: stop.clone(),
     };
     let read = tokio::select! {
+        biased;
         () = stop.cancelled() => Ok(()),
         read = connection.read_requests(reader) => read,
     };
     for (_, call) in connection.in_flight.lock().drain() {
         call.abort();
     }
+    // The caller does not read an answer that is still written.
+    stop.cancel();
+    drop(reads);
+    calls.close();
+    calls.wait().await;
     read.map(Ok)
+}
+
+/// The latest connection of each node on the lanes of client requests.
+///
+/// A node that opens another connection has given up the requests on the one before, and may send them again. So a
+/// connection serves nothing before the earlier one has ended: a request that the kernel still holds there is not
+/// carried out after its repetition.
+#[derive(Default)]
+struct LatestConnections(Mutex<HashMap<(NodeId, Lane), LatestConnection>>);
+
+struct LatestConnection {
+    /// Ends the connection.
+    stop: CancellationToken,
+    /// Its reader and its calls.
+    calls: TaskTracker,
+}
+
+impl LatestConnections {
+    /// Ends the earlier connection of this node and lane, and waits until no call of it runs.
+    async fn replace(&self, from: NodeId, lane: Lane, stop: &CancellationToken, calls: &TaskTracker) {
+        let latest = LatestConnection { stop: stop.clone(), calls: calls.clone() };
+        let earlier = self.0.lock().insert((from, lane), latest);
+        if let Some(earlier) = earlier {
+            earlier.stop.cancel();
+            earlier.calls.close();
+            earlier.calls.wait().await;
+        }
+    }
 }
 
 /// The recently logged refusals. They limit the log, because a refused node retries many times a second.
@@ -192,7 +232,7 @@ struct InboundConnection<R, N> {
     writer: Arc<tokio::sync::Mutex<Writer>>,
     in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     permits: Arc<Semaphore>,
-    tasks: TaskTracker,
+    calls: TaskTracker,
     stop: CancellationToken,
 }
 
@@ -235,7 +275,7 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
         let (from, lane, stop) = (self.from, self.lane, self.stop.clone());
         // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
         let mut entries = self.in_flight.lock();
-        let call = self.tasks.spawn(async move {
+        let call = self.calls.spawn(async move {
             let body = services.serve(from, payload).await;
             // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
             if in_flight.lock().remove(&id).is_some() {

@@ -16,10 +16,13 @@ mod tests;
 mod transport;
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::types::NodeId;
@@ -27,6 +30,26 @@ use crate::types::NodeId;
 pub use handshake::{Incarnations, PeerIdentity, Refusal};
 pub use listener::TcpPeerListener;
 pub use transport::TcpTransport;
+
+/// The kernel ends a connection whose other end acknowledges nothing for this time.
+const MAX_SILENCE: Duration = Duration::from_secs(5);
+/// Pause between the probes of an idle connection.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sets the options of a connection. Each message is one write, which must not wait for an acknowledgement.
+///
+/// The kernel ends a connection after [`MAX_SILENCE`]. Otherwise a request after a partition would wait until the kernel
+/// sends again, which takes as long as the partition, and a node that lost its power would occupy a connection forever.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    set_socket_keepalive(stream, true)?;
+    set_tcp_keepidle(stream, PROBE_INTERVAL)?;
+    set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
+    set_tcp_keepcnt(stream, (MAX_SILENCE.as_secs() / PROBE_INTERVAL.as_secs()) as u32 - 1)?;
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(stream, MAX_SILENCE.as_millis() as u32)?;
+    Ok(())
+}
 
 /// The content of a request. Its kind selects the service that decodes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -287,6 +287,53 @@ async fn connection_serves_32768_requests_at_once() {
     served.await.expect("no panic");
 }
 
+/// Answers "count" with the number of other requests that run. The others never end.
+#[derive(Clone, Default)]
+struct Running(Arc<()>);
+
+impl Service for Running {
+    async fn serve(&self, _: NodeId, body: Bytes) -> Bytes {
+        if body != "count" {
+            let _runs = self.0.clone();
+            return std::future::pending().await;
+        }
+        // One for the test, and one for the listener.
+        (Arc::strong_count(&self.0) - 2).to_string().into()
+    }
+}
+
+/// A node gives up the requests of a broken connection and may send them again. Its kernel can still hold them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newer_connection_ends_the_requests_of_the_one_before() {
+    let running = Running::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("the listener is bound").to_string();
+    let stop = CancellationToken::new();
+    let services = Services { raft: Uncalled, node: running.clone() };
+    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
+        identity(2),
+        Arc::new(AcceptAll),
+        services,
+        stop.clone(),
+    ));
+    let request = |id, body: &'static str| Frame { kind: Kind::Node, id, body: body.into() };
+    for lane in [Lane::Request, Lane::Urgent] {
+        let mut earlier = connect(&address, lane).await.expect("a connection");
+        for id in 0..200 {
+            frame::write(&mut earlier, &request(id, "runs")).await.expect("the connection is open");
+        }
+        let mut later = connect(&address, lane).await.expect("a connection");
+        frame::write(&mut later, &request(0, "count")).await.expect("the connection is open");
+        let answer = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut later, lane.max_body())).await;
+        let answer = answer.expect("an answer in time").expect("readable").expect("the connection is open");
+        assert_eq!(answer.body, "0", "{lane:?}: requests of the earlier connection still run");
+        let end = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut earlier, lane.max_body())).await;
+        assert!(!matches!(end.expect("it ends"), Ok(Some(_))), "{lane:?}: the earlier connection is closed");
+    }
+    stop.cancel();
+    served.await.expect("no panic");
+}
+
 /// Counts the connections that were opened to its node.
 #[derive(Default)]
 struct Greeted(AtomicUsize);
@@ -420,4 +467,18 @@ async fn connection_before_the_node_serves_is_closed_at_once() {
     transport.shutdown().await;
     stop.cancel();
     served.await.expect("no panic");
+}
+
+/// A partition hides the end of a peer. Then the kernel must end both sides of a connection.
+#[tokio::test]
+async fn kernel_ends_a_silent_connection_after_5_s() {
+    use rustix::net::sockopt::{socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl};
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let stream = TcpStream::connect(listener.local_addr().expect("it is bound")).await.expect("it listens");
+    super::prepare(&stream).expect("a socket");
+    assert!(stream.nodelay().expect("a socket") && socket_keepalive(&stream).expect("a socket"));
+    let (first, next) = (tcp_keepidle(&stream).expect("a socket"), tcp_keepintvl(&stream).expect("a socket"));
+    assert_eq!(first + next * tcp_keepcnt(&stream).expect("a socket"), Duration::from_secs(5));
+    #[cfg(target_os = "linux")]
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).expect("a socket"), 5_000);
 }

@@ -98,7 +98,7 @@ impl TcpTransport {
         }
         let attempt = async {
             let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            super::prepare(&stream)?;
             let mut stream = match &pool.tls {
                 Some(tls) => tls.connect_peer(stream, target).await?,
                 None => Stream::Plain(stream),

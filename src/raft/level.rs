@@ -22,8 +22,10 @@ impl FeatureLevel {
     pub const ACCESS_CONTROL: FeatureLevel = FeatureLevel(2);
     /// Forwarded requests with the span of the caller.
     pub const TRACES: FeatureLevel = FeatureLevel(3);
+    /// Forwarded requests with the term of the leader.
+    pub const REQUEST_TERMS: FeatureLevel = FeatureLevel(4);
     /// The highest level that this build understands.
-    pub const SUPPORTED: FeatureLevel = FeatureLevel::TRACES;
+    pub const SUPPORTED: FeatureLevel = FeatureLevel::REQUEST_TERMS;
 
     /// The lowest level at which a cluster can have this entry.
     pub fn of(content: &Content) -> FeatureLevel {

@@ -2,6 +2,9 @@
 //!
 //! A switchboard passes each call directly to the other node's service. It can cut each direction between two nodes. It
 //! can also delay, lose and repeat messages, and stop all traffic of a node.
+//!
+//! As with TCP, a client's request that a node forwards into a cut arrives after the repair, even if the node has given
+//! it up. Raft messages do not, because they name their term.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -27,6 +30,11 @@ use crate::types::NodeId;
 const LATENCY: Duration = Duration::from_micros(200);
 /// Buffer size for a handshake, in bytes. All messages of a handshake fit into it.
 const HANDSHAKE_BYTES: usize = 64 << 10;
+
+/// Pause of TCP before it sends a segment again. Each later pause is twice as long.
+const RETRANSMISSION: Duration = Duration::from_millis(200);
+/// How often TCP sends a segment again before it ends the connection.
+const RETRANSMISSIONS: u32 = 15;
 
 /// Connects the nodes of a test. Clones share the state.
 #[derive(Clone, Default)]
@@ -160,7 +168,8 @@ impl Switchboard {
         self.state.lock().generations.get(&node).copied().unwrap_or_default()
     }
 
-    /// Drops all messages from one node to the other, both requests and replies.
+    /// Drops all messages from one node to the other, both requests and replies. A client's request arrives after the
+    /// repair.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         self.state.lock().cut.insert((from, to));
     }
@@ -226,7 +235,22 @@ impl Switchboard {
         self.running(from).await;
         tokio::time::sleep(delay + random_part(faults.jitter)).await;
         self.running(to).await;
-        !happens(faults.loss) && !self.state.lock().cut.contains(&(from, to))
+        !happens(faults.loss) && !self.is_cut(from, to)
+    }
+
+    fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+        self.state.lock().cut.contains(&(from, to))
+    }
+
+    /// Waits until TCP sends a request again after the repair of this direction. Returns whether it arrives.
+    async fn deliver_late(&self, from: NodeId, to: NodeId) -> bool {
+        for number in 0..RETRANSMISSIONS {
+            tokio::time::sleep(RETRANSMISSION * 2_u32.pow(number)).await;
+            if !self.is_cut(from, to) {
+                return self.deliver(from, to).await;
+            }
+        }
+        false
     }
 
     fn repeats(&self, lane: Lane) -> bool {
@@ -249,31 +273,29 @@ impl Transport for MemoryTransport {
     ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &payload)?;
         let passage = async {
-            if self.is_detached() || !self.board.deliver(self.from, target).await {
+            if self.is_detached() {
                 return std::future::pending().await;
             }
             let generation = self.board.generation(target);
-            let address = address.to_owned();
-            let Some(AttachedServices { services, time, endpoint }) = self.board.attached(target) else {
-                let reason = "the node is not attached to the switchboard".to_string();
-                return Err(PeerError::NotSent { target, address, reason });
-            };
-            match self.connect(target, generation, lane, endpoint.as_ref()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) if !self.board.deliver(target, self.from).await => {
-                    return std::future::pending().await;
+            if self.board.deliver(self.from, target).await {
+                return self.arrive(target, address, lane, payload).await;
+            }
+            if matches!(lane, Lane::Request | Lane::Urgent) && self.board.is_cut(self.from, target) {
+                let (transport, address) = (self.clone(), address.to_owned());
+                // A task of its own: the request arrives although the caller gives it up.
+                let late = tokio::spawn(async move {
+                    let arrives = transport.board.deliver_late(transport.from, target).await;
+                    let is_connected = arrives && transport.board.generation(target) == generation;
+                    match is_connected {
+                        true => Some(transport.arrive(target, &address, lane, payload).await),
+                        false => None,
+                    }
+                });
+                if let Ok(Some(answered)) = late.await {
+                    return answered;
                 }
-                Ok(Err(reason)) => return Err(PeerError::Refused { target, address, reason }),
-                Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
             }
-            if self.board.repeats(lane) {
-                time.run_with(services.serve(self.from, payload.clone())).await;
-            }
-            let reply = time.run_with(services.serve(self.from, payload)).await;
-            if self.board.generation(target) != generation || !self.board.deliver(target, self.from).await {
-                return std::future::pending().await;
-            }
-            lane.refuses(&reply).map_or(Ok(reply), |reason| Err(PeerError::NoAnswer { target, reason }))
+            std::future::pending().await
         };
         tokio::time::timeout(timeout, passage).await.unwrap_or(Err(PeerError::Timeout { target, timeout }))
     }
@@ -287,6 +309,32 @@ impl Transport for MemoryTransport {
 }
 
 impl MemoryTransport {
+    /// Passes a request that has arrived to the service, and waits for the reply.
+    async fn arrive(&self, target: NodeId, address: &str, lane: Lane, payload: Payload) -> Result<Bytes, PeerError> {
+        let generation = self.board.generation(target);
+        let address = address.to_owned();
+        let Some(AttachedServices { services, time, endpoint }) = self.board.attached(target) else {
+            let reason = "the node is not attached to the switchboard".to_string();
+            return Err(PeerError::NotSent { target, address, reason });
+        };
+        match self.connect(target, generation, lane, endpoint.as_ref()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) if !self.board.deliver(target, self.from).await => {
+                return std::future::pending().await;
+            }
+            Ok(Err(reason)) => return Err(PeerError::Refused { target, address, reason }),
+            Err(error) => return Err(PeerError::NotSent { target, address, reason: error.to_string() }),
+        }
+        if self.board.repeats(lane) {
+            time.run_with(services.serve(self.from, payload.clone())).await;
+        }
+        let reply = time.run_with(services.serve(self.from, payload)).await;
+        if self.board.generation(target) != generation || !self.board.deliver(target, self.from).await {
+            return std::future::pending().await;
+        }
+        lane.refuses(&reply).map_or(Ok(reply), |reason| Err(PeerError::NoAnswer { target, reason }))
+    }
+
     /// Performs the handshake with this generation of the other node, once per lane.
     async fn connect(
         &self,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::lease::{Acquire, Command, LeaseState, Outcome, Renewal};
+use tenure::lease::{Acquire, Change, Command, LeaseState, Outcome, Renewal};
 use tenure::node::{Answer, Consistency, Query, Request, RequestError, Role};
 use tenure::testing::{Cluster, TestNode};
 use tenure::types::{HolderId, LeaseName, NodeId};
@@ -364,4 +364,36 @@ async fn leader_gauge_is_zero_without_a_majority() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(*gauge.0.lock(), Some(0.0));
     hanging.abort();
+}
+
+/// Found by `scripts/faults`: a leader that was isolated led again in a later term. Then TCP delivered an acquire that
+/// the leader between had answered.
+#[tokio::test(start_paused = true)]
+async fn late_request_is_not_executed_in_a_later_term() {
+    // The request is sent again 3.0 and 6.2 seconds after its first time.
+    const HEALED: Duration = Duration::from_secs(4);
+    const LATE: Duration = Duration::from_millis(6_200);
+    let (cluster, first, second, _) = start().await;
+    let node = cluster.node(second).clone();
+    while node.feature_level() < FeatureLevel::REQUEST_TERMS {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    cluster.board.isolate(first, cluster.ids());
+    let sent = Instant::now();
+    assert_eq!(node.leadership().leader, Some(first), "the request goes to the isolated leader");
+    let lease = held(&node, acquire("a", 600_000, None)).await;
+    release(&node, &lease).await;
+    tokio::time::sleep_until(sent + HEALED).await;
+    cluster.board.heal();
+    let between = cluster.leader_except(&[first]).await;
+    assert_eq!(cluster.node(between).transfer_leadership_to(first).await, Ok(first));
+    assert!(sent.elapsed() < LATE, "the first leader leads again when the request arrives");
+    tokio::time::sleep_until(sent + LATE + Duration::from_secs(1)).await;
+    assert_eq!(cluster.leader().await, first);
+    let history = match ask(&node, read(Query::History(name()), Consistency::Leader)).await.expect("answered").answer {
+        Answer::History(transitions) => transitions.into_iter().map(|transition| transition.change).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(history[..], [Change::Granted(_), Change::Released]), "one grant for one request: {history:?}");
+    cluster.shutdown().await;
 }

@@ -57,12 +57,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
             time::sleep(interval).await;
-            if self.requests.clock.leader_term().is_none() {
-                continue;
-            }
+            let Some(leader_term) = self.requests.clock.leader_term() else { continue };
             for waiters in split(self.requests.waits.ids()) {
                 // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
-                let _ = self.requests.proposer.propose(Command::KeepWaiting { waiters }).await;
+                let _ = self.requests.proposer.propose(leader_term.term, Command::KeepWaiting { waiters }).await;
             }
         }
     }
@@ -72,7 +70,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut gone = Vec::new();
         // Thousands of requests may be cancelled at once, so the commands share log entries.
         while left.recv_many(&mut gone, LEAVE_AT_ONCE).await > 0 {
-            let leave = |waiter| self.requests.proposer.propose(Command::LeaveQueue { waiter });
+            // A node that no longer leads ends no wait: the waiter keeps its position at the next leader.
+            let Some(leader_term) = self.requests.clock.leader_term() else {
+                gone.clear();
+                continue;
+            };
+            let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
             // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
             // `patience_ms` is over.
             let left = gone.drain(..).filter(|waiter| !self.requests.waits.has(waiter));

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 
 use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
 use crate::node::Inner;
+use crate::node::leader::LeaderTerm;
 use crate::node::request::Answer;
 use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
 use crate::node::request::route::owned;
@@ -15,13 +16,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// Proposes the renewals in parts, so that each part fits into a log entry.
     pub(in crate::node) async fn renew(
         &self,
+        leader_term: &LeaderTerm,
         principal: Option<AccessName>,
         holder: HolderId,
         leases: Vec<Renewal>,
     ) -> Result<Answer, ProposeError> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
-            self.propose(owned(principal.clone(), command))
+            self.propose(leader_term, owned(principal.clone(), command))
         });
         merge(join_all(parts).await)
     }
@@ -147,9 +149,10 @@ mod cluster_tests {
         let waiter = WaiterId { name: LeaseName::new("none").expect("valid"), holder: holder() };
         let class = crate::node::request::propose::Class::Urgent;
         while node.inner.requests.proposer.waiting(class) < ALMOST_ALL {
+            let leader_term = node.inner.requests.clock.leader_term().expect("it leads");
             for _ in node.inner.requests.proposer.waiting(class)..ALMOST_ALL {
                 let (proposer, waiters) = (node.inner.requests.proposer.clone(), vec![waiter.clone()]);
-                tokio::spawn(async move { proposer.propose(Command::KeepWaiting { waiters }).await });
+                tokio::spawn(async move { proposer.propose(leader_term.term, Command::KeepWaiting { waiters }).await });
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -20,7 +20,7 @@ use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::node::{Inner, Node};
 use crate::peer::{Payload, PeerError, Service, Transport};
-use crate::raft::{FeatureLevel, PeerInfo, Proposal, State};
+use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
 use crate::trace::{self, Kind, Span, TraceParent};
@@ -146,46 +146,39 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         request: Request,
         forward: Forward,
     ) -> Result<Response, ProposeError> {
-        match self.raft.leadership().leader {
-            Some(leader) if leader == self.settings.id => self.execute_as_leader(caller, request).await,
-            Some(leader) => {
-                let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
-                match forward {
-                    Forward::Once => self.forward(leader, &info, caller, &request).await,
-                    Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
-                }
-            }
-            None => Err(ProposeError::NotLeader),
+        let CurrentLeader { leader, term } = self.raft.leadership();
+        let leader = leader.ok_or(ProposeError::NotLeader)?;
+        if leader == self.settings.id {
+            return self.execute_as_leader(caller, request).await;
+        }
+        let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
+        match forward {
+            Forward::Once => self.forward(Leader { node: leader, term, info }, caller, &request).await,
+            Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
         }
     }
 
     /// Forwards a request to the leader.
-    async fn forward(
-        &self,
-        leader: NodeId,
-        info: &PeerInfo,
-        caller: &Caller,
-        request: &Request,
-    ) -> Result<Response, ProposeError> {
+    async fn forward(&self, leader: Leader, caller: &Caller, request: &Request) -> Result<Response, ProposeError> {
         let span = Span::child(|| "forward", Kind::Client);
-        span.set_number("tenure.leader", leader);
-        let forwarded = self.forward_in(&span, leader, info, caller, request).await;
+        span.set_number("tenure.leader", leader.node);
+        let forwarded = self.forward_with(&span, leader, caller, request).await;
         if let Err(error) = &forwarded {
             span.fail(&format_args!("{error:?}"));
         }
         forwarded
     }
 
-    async fn forward_in(
+    async fn forward_with(
         &self,
         span: &Span,
-        leader: NodeId,
-        info: &PeerInfo,
+        leader: Leader,
         caller: &Caller,
         request: &Request,
     ) -> Result<Response, ProposeError> {
-        let call = NodeCall::forward(request, caller, span.context(), self.raft.replica().level());
-        let names_caller = matches!(call, NodeCall::ForwardAs { .. } | NodeCall::ForwardTraced { .. });
+        let Leader { node: leader, term, info } = leader;
+        let call = NodeCall::forward(request, term, caller, span.context(), self.raft.replica().level());
+        let names_caller = !matches!(call, NodeCall::Forward(_));
         let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();
         let mut leadership = self.raft.watch_leadership();
@@ -261,6 +254,13 @@ impl From<RequestError> for ProposeError {
     }
 }
 
+/// The leader that a node knows.
+struct Leader {
+    node: NodeId,
+    term: u64,
+    info: PeerInfo,
+}
+
 /// A call to another node. `R` is a borrowed request at the calling node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum NodeCall<R = Request> {
@@ -274,6 +274,9 @@ pub(crate) enum NodeCall<R = Request> {
     FeatureLevel,
     /// Like `ForwardAs`, with the span of the forwarding node.
     ForwardTraced { trace: TraceParent, caller: Caller, request: R },
+    /// A client's request for the leader of a term. TCP can deliver it long after the forwarding node has given up and
+    /// another leader has answered. Then the receiver refuses it, although it may lead again in a later term.
+    ForwardIn { term: u64, trace: Option<TraceParent>, caller: Caller, request: R },
 }
 
 /// The reply to a [`NodeCall`].
@@ -297,10 +300,14 @@ impl<'r> NodeCall<&'r Request> {
     /// The call that forwards a request in a cluster of this level. A leader of an older release does not know all calls.
     fn forward(
         request: &'r Request,
+        term: u64,
         caller: &Caller,
         trace: Option<TraceParent>,
         level: FeatureLevel,
     ) -> NodeCall<&'r Request> {
+        if level >= FeatureLevel::REQUEST_TERMS {
+            return NodeCall::ForwardIn { term, trace, caller: caller.clone(), request };
+        }
         match (trace.filter(|_| level >= FeatureLevel::TRACES), caller) {
             (Some(trace), caller) => NodeCall::ForwardTraced { trace, caller: caller.clone(), request },
             (None, Caller::Anonymous) => NodeCall::Forward(request),
@@ -332,12 +339,13 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
     async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
         let reply = match NodeCall::decode(&body) {
             Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
-            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, &Caller::Anonymous, request).await,
-            Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, &caller, request).await,
+            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, None, &Caller::Anonymous, request).await,
+            Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, None, &caller, request).await,
             Ok(NodeCall::ForwardTraced { trace, caller, request }) => {
-                let span = Span::of_peer("serve", &trace);
-                span.set_number(trace::NODE, self.0.settings.id);
-                span.instrument(self.0.execute_for_peer(from, &caller, request)).await
+                self.0.execute_in_trace(from, None, Some(&trace), &caller, request).await
+            }
+            Ok(NodeCall::ForwardIn { term, trace, caller, request }) => {
+                self.0.execute_in_trace(from, Some(term), trace.as_ref(), &caller, request).await
             }
             Ok(NodeCall::FeatureLevel) => NodeReply::FeatureLevel(self.0.settings.feature_level),
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
@@ -351,17 +359,38 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Executes a request that another node forwarded. A wait ends when that node is silent, because the client waits
-    /// there.
+    /// Like [`execute_for_peer`](Self::execute_for_peer), in the trace of the forwarding node.
+    async fn execute_in_trace(
+        self: &Arc<Self>,
+        from: NodeId,
+        term: Option<u64>,
+        trace: Option<&TraceParent>,
+        caller: &Caller,
+        request: Request,
+    ) -> NodeReply {
+        let execute = self.execute_for_peer(from, term, caller, request);
+        let Some(trace) = trace else { return execute.await };
+        let span = Span::of_peer("serve", trace);
+        span.set_number(trace::NODE, self.settings.id);
+        span.instrument(execute).await
+    }
+
+    /// Executes a request that another node forwarded to the leader of `term`. A node of an older release names no term.
+    /// A wait ends when the other node is silent, because the client waits there.
     pub(in crate::node) async fn execute_for_peer(
         self: &Arc<Self>,
         from: NodeId,
+        term: Option<u64>,
         caller: &Caller,
         request: Request,
     ) -> NodeReply {
         let waits = !request.wait().is_zero();
+        let leader_term = self.requests.clock.leader_term();
+        let Some(leader_term) = leader_term.filter(|leads| term.is_none_or(|term| term == leads.term)) else {
+            return NodeReply::NotLeader;
+        };
         let executed = tokio::select! {
-            executed = self.execute_as_leader(caller, request) => executed,
+            executed = self.execute_in_term(&leader_term, caller, request) => executed,
             () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         };
         match executed {
@@ -388,20 +417,33 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         request: Request,
     ) -> Result<Response, ProposeError> {
         let leader_term = self.requests.clock.leader_term().ok_or(ProposeError::NotLeader)?;
+        self.execute_in_term(&leader_term, caller, request).await
+    }
+
+    async fn execute_in_term(
+        self: &Arc<Self>,
+        leader_term: &LeaderTerm,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Response, ProposeError> {
         let principal = self.authorize(caller, &request.need()).map_err(ProposeError::Refused)?;
         let answer = match request {
-            Request::Acquire(acquire) => self.acquire(&leader_term, principal, acquire).await?,
-            Request::Change(Command::Renew { holder, leases }) => self.renew(principal, holder, leases).await?,
-            Request::Change(command) => Answer::Outcome(self.propose(owned(principal, command)).await?.outcome),
-            Request::Read { query, consistency } => return self.read_as_leader(&leader_term, query, consistency).await,
+            Request::Acquire(acquire) => self.acquire(leader_term, principal, acquire).await?,
+            Request::Change(Command::Renew { holder, leases }) => {
+                self.renew(leader_term, principal, holder, leases).await?
+            }
+            Request::Change(command) => {
+                Answer::Outcome(self.propose(leader_term, owned(principal, command)).await?.outcome)
+            }
+            Request::Read { query, consistency } => return self.read_as_leader(leader_term, query, consistency).await,
             Request::Members => Answer::Members(self.members()),
-            Request::ChangeMembers(change) => self.change_members(&leader_term, change).await?,
-            Request::Transfer(to) => self.transfer(&leader_term, to).await?,
+            Request::ChangeMembers(change) => self.change_members(leader_term, change).await?,
+            Request::Transfer(to) => self.transfer(leader_term, to).await?,
             Request::Access => {
-                self.confirm_leadership(&leader_term).boxed().await?;
+                self.confirm_leadership(leader_term).boxed().await?;
                 Answer::Access(self.access().view())
             }
-            Request::ChangeAccess(change) => self.change_access(&leader_term, caller, change).boxed().await?,
+            Request::ChangeAccess(change) => self.change_access(leader_term, caller, change).boxed().await?,
         };
         Ok(Response { answer, served: self.served() })
     }
@@ -459,11 +501,13 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             return Ok(Answer::Outcome(refused));
         }
         let Some(wait_ms) = acquire.wait_ms else {
-            return Ok(Answer::Outcome(self.propose(owned(principal, Command::Acquire(acquire))).await?.outcome));
+            return Ok(Answer::Outcome(
+                self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await?.outcome,
+            ));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
         let mut handle = self.requests.waits.register(id);
-        match self.propose(owned(principal, Command::Acquire(acquire))).await {
+        match self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await {
             Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, .. }) => {
                 self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
             }
@@ -487,11 +531,18 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.raft.replica().read(refuse).map(Outcome::Refused)
     }
 
-    pub(in crate::node) async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
+    pub(in crate::node) async fn propose(
+        &self,
+        leader_term: &LeaderTerm,
+        command: Command,
+    ) -> Result<AppliedOutcome, ProposeError> {
         let span = Span::child(|| "propose", Kind::Internal);
         let times = span.is_recording().then(|| self.raft.record_times());
-        let proposed =
-            tokio::time::timeout(self.settings.timeouts.request, self.requests.proposer.propose(command)).await;
+        let proposed = tokio::time::timeout(
+            self.settings.timeouts.request,
+            self.requests.proposer.propose(leader_term.term, command),
+        )
+        .await;
         let proposed = proposed.unwrap_or_else(|_| {
             Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
         });

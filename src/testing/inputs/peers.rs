@@ -193,10 +193,16 @@ fn node_calls() -> Vec<Vec<u8>> {
     let callers = [Caller::Program, Caller::Token(hash), Caller::Certificate(principal())];
     let named = callers.map(|caller| NodeCall::ForwardAs { caller, request: change.clone() });
     let trace = TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: "a=1".to_owned() };
+    let in_term = NodeCall::ForwardIn {
+        term: 3,
+        trace: Some(trace.clone()),
+        caller: Caller::Token(hash),
+        request: Request::Acquire(acquire()),
+    };
     let traced = NodeCall::ForwardTraced { trace, caller: Caller::Program, request: change };
     let forwarded =
         requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState, NodeCall::FeatureLevel]).chain(named);
-    let forwarded = forwarded.chain([traced]);
+    let forwarded = forwarded.chain([traced, in_term]);
     forwarded.map(|call| call.encode().into()).collect()
 }
 

@@ -68,6 +68,8 @@ impl From<WriteError> for ProposeError {
 }
 
 struct Job {
+    /// The term in which this node accepted the command as the leader. It is not proposed in another term.
+    term: u64,
     command: Command,
     answer: oneshot::Sender<Result<AppliedOutcome, ProposeError>>,
 }
@@ -114,14 +116,14 @@ impl Proposer {
         (Proposer(shared.clone()), JobReceiver(shared))
     }
 
-    /// Proposes a command and waits until this node has applied it.
-    pub async fn propose(&self, command: Command) -> Result<AppliedOutcome, ProposeError> {
+    /// Proposes a command as the leader of `term`, and waits until this node has applied it.
+    pub async fn propose(&self, term: u64, command: Command) -> Result<AppliedOutcome, ProposeError> {
         let weight = weight(&command);
         if weight > MAX_COMMAND_BYTES {
             return Err(ProposeError::Refused(RequestError::TooLarge));
         }
         let (answer, answered) = oneshot::channel();
-        self.enqueue(weight, Job { command, answer }).map_err(ProposeError::Refused)?;
+        self.enqueue(weight, Job { term, command, answer }).map_err(ProposeError::Refused)?;
         answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
     }
 
@@ -448,8 +450,14 @@ pub(in crate::node) async fn run<S: Storage>(
                 answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
                 continue;
             };
+            // This node may have stopped leading and led again since it accepted a command.
+            let earlier = batch.extract_if(.., |waiting| waiting.job.term != leader_term.term);
+            answer_all(earlier.map(|waiting| waiting.job), &ProposeError::NotLeader);
+            if batch.is_empty() {
+                continue;
+            }
             if raft.replica().read(|state| state.machine.limits()) != limits {
-                batch.insert(0, set_limits(limits));
+                batch.insert(0, set_limits(leader_term.term, limits));
             }
             let (raft, stamp, sent) = (raft.clone(), clock.stamp(&leader_term), Instant::now());
             jobs.queue(|queue| queue.entry_sent(sent));
@@ -459,10 +467,10 @@ pub(in crate::node) async fn run<S: Storage>(
 }
 
 /// Returns a job without a caller.
-fn set_limits(limits: Limits) -> QueuedCommand<Job> {
+fn set_limits(term: u64, limits: Limits) -> QueuedCommand<Job> {
     let command = Command::SetLimits(limits);
     let (class, weight) = (Class::of(&command), weight(&command));
-    QueuedCommand { class, since: Instant::now(), weight, job: Job { command, answer: oneshot::channel().0 } }
+    QueuedCommand { class, since: Instant::now(), weight, job: Job { term, command, answer: oneshot::channel().0 } }
 }
 
 /// Proposes one entry and answers its jobs. Returns the jobs that must go into another entry.
@@ -485,7 +493,7 @@ async fn propose<S: Storage>(
         class,
         since,
         weight,
-        job: Job { command, answer },
+        job: Job { term, command, answer },
     };
     let jobs = batch.commands.into_iter().zip(rest).map(join);
     let no_outcome = match proposed {

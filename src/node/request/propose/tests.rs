@@ -349,9 +349,9 @@ async fn command_weighs_at_most_64_kib() {
     };
     assert_eq!(weight(&revoke(65_536)), 65_536);
     let (proposer, jobs) = Proposer::new();
-    assert_eq!(proposer.propose(revoke(65_536)).now_or_never(), None);
+    assert_eq!(proposer.propose(1, revoke(65_536)).now_or_never(), None);
     assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1, "the command waits for an entry");
-    let refused = proposer.propose(revoke(65_537)).now_or_never();
+    let refused = proposer.propose(1, revoke(65_537)).now_or_never();
     assert_eq!(refused, Some(Err(ProposeError::Refused(RequestError::TooLarge))));
     assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
 }
@@ -369,10 +369,10 @@ async fn claim_without_a_caller_is_not_proposed() {
     let release =
         Command::Release { name: name(), holder: holder("releases"), token: FencingToken { term: 1, index: 5 } };
     let (proposer, jobs) = Proposer::new();
-    assert_eq!(proposer.propose(claim("is gone")).now_or_never(), None);
-    let mut waits = Box::pin(proposer.propose(claim("waits")));
+    assert_eq!(proposer.propose(1, claim("is gone")).now_or_never(), None);
+    let mut waits = Box::pin(proposer.propose(1, claim("waits")));
     assert_eq!(waits.as_mut().now_or_never(), None);
-    assert_eq!(proposer.propose(release.clone()).now_or_never(), None);
+    assert_eq!(proposer.propose(1, release.clone()).now_or_never(), None);
     let entry: Vec<_> = jobs.next_entry().expect("two commands").into_iter().map(|taken| taken.job.command).collect();
     assert_eq!(entry, [release, claim("waits")]);
     assert!(jobs.next_entry().is_none());

@@ -116,14 +116,29 @@ fn forwarded_request_is_encoded_once() {
 #[test]
 fn trace_is_sent_only_at_its_level() {
     let trace = || Some(TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: String::new() });
-    let sent = |caller, trace, level| NodeCall::forward(&Request::Members, &caller, trace, level).encode()[0];
+    let sent = |caller, trace, level| NodeCall::forward(&Request::Members, 7, &caller, trace, level).encode()[0];
     for caller in [Caller::Anonymous, Caller::Program] {
         for level in [FeatureLevel::FIRST, FeatureLevel::ACCESS_CONTROL] {
             assert_eq!(sent(caller.clone(), trace(), level), sent(caller.clone(), None, level), "{caller:?} {level}");
         }
         assert_eq!(sent(caller.clone(), trace(), FeatureLevel::TRACES), 4, "{caller:?}");
-        assert!(sent(caller, None, FeatureLevel::TRACES) < 4, "a request without a trace needs no new call");
+        assert!(sent(caller.clone(), None, FeatureLevel::TRACES) < 4, "a request without a trace needs no new call");
+        for trace in [trace(), None] {
+            assert_eq!(sent(caller.clone(), trace, FeatureLevel::REQUEST_TERMS), 5, "{caller:?}");
+        }
     }
+}
+
+#[test]
+fn call_with_a_term_has_a_frozen_form() {
+    let trace = TraceParent { trace: [1; 16], span: [2; 8], flags: 1, state: "a=1".to_owned() };
+    let request = Request::Members;
+    let body = codec::encode(&(Caller::Program, Request::Members));
+    let traced = NodeCall::forward(&request, 9, &Caller::Program, Some(trace), FeatureLevel::REQUEST_TERMS);
+    let context = [&[5, 9, 1][..], &[1; 16], &[2; 8], &[1, 3], b"a=1"].concat();
+    assert_eq!(traced.encode()[..], [&context[..], &body].concat());
+    let plain = NodeCall::forward(&request, 300, &Caller::Program, None, FeatureLevel::REQUEST_TERMS);
+    assert_eq!(plain.encode()[..], [&[5, 251, 44, 1, 0][..], &body].concat());
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::client::{CallError, Coordinator, LeaseManager, LeaseOptions, ManagerO
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Batch, Command, Limits, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp};
 use crate::node::Consistency;
+use crate::node::request::call::{NodeCall, NodeReply, NodeService};
 use crate::node::request::propose::ProposeError;
-use crate::node::request::route::{NodeCall, NodeReply, NodeService};
 use crate::peer::{Service, Services};
 use crate::raft::Proposal;
 use crate::storage::codec;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::config::MemberConfig;
-use crate::node::request::route::{MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Inner, NodeFailure, Request};
 use crate::peer::{Lane, Payload, Transport};
 use crate::raft::PeerInfo;

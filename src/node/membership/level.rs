@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use crate::node::Inner;
 use crate::node::membership::join::STEP_TIMEOUT;
 use crate::node::request::RequestError;
-use crate::node::request::route::{MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::peer::{Lane, Transport};
 use crate::raft::{FeatureLevel, Proposal};
 use crate::storage::{Storage, codec};

@@ -4,6 +4,7 @@
 //! exchange them, so the fields of a variant never change, and new variants are added at the end.
 
 mod batch;
+pub(crate) mod call;
 pub(in crate::node) mod propose;
 pub(crate) mod read;
 pub(crate) mod route;

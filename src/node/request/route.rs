@@ -7,23 +7,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::access::{Access, AccessChange, Caller, Denied, Need};
 use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::leader::LeaderTerm;
+use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::node::{Inner, Node};
-use crate::peer::{Payload, PeerError, Service, Transport};
+use crate::peer::{Payload, PeerError, Transport};
 use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
-use crate::storage::codec::{self, DecodeError};
-use crate::trace::{self, Kind, Span, TraceParent};
+use crate::storage::codec;
+use crate::trace::{Kind, Span};
 use crate::types::{AccessName, Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
@@ -32,10 +31,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 /// Time after the end of a wait for the leader to commit that end. After it the request has an unknown outcome.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
-/// Largest call that a node decodes, in bytes.
-pub(crate) const MAX_CALL_BYTES: usize = 4 << 20;
-/// Largest reply that a node decodes, in bytes.
-pub(crate) const MAX_REPLY_BYTES: usize = 16 << 20;
 /// How long after the leaderless time a node checks again whether its leader is silent.
 const SILENCE_SLACK: Duration = Duration::from_millis(2);
 
@@ -261,155 +256,7 @@ struct Leader {
     info: PeerInfo,
 }
 
-/// A call to another node. `R` is a borrowed request at the calling node.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum NodeCall<R = Request> {
-    /// A client's request. The receiver executes it only as the leader.
-    Forward(R),
-    /// Asks whether the store is empty.
-    StoreState,
-    /// Like `Forward`, with the caller that the forwarding node identified.
-    ForwardAs { caller: Caller, request: R },
-    /// Asks for the highest feature level that the node supports.
-    FeatureLevel,
-    /// Like `ForwardAs`, with the span of the forwarding node.
-    ForwardTraced { trace: TraceParent, caller: Caller, request: R },
-    /// A client's request for the leader of a term. TCP can deliver it long after the forwarding node has given up and
-    /// another leader has answered. Then the receiver refuses it, although it may lead again in a later term.
-    ForwardIn { term: u64, trace: Option<TraceParent>, caller: Caller, request: R },
-}
-
-/// The reply to a [`NodeCall`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum NodeReply {
-    Done(Box<Result<Response, RequestError>>),
-    /// Certainly not applied: find the leader again.
-    NotLeader,
-    /// The waiter was in the queue and may still be there: find the leader again.
-    StillWaits,
-    StoreState {
-        /// The store has no vote, no entry and no snapshot.
-        is_empty: bool,
-    },
-    /// The calling node was removed from the cluster. Certainly not applied.
-    Removed,
-    FeatureLevel(FeatureLevel),
-}
-
-impl<'r> NodeCall<&'r Request> {
-    /// The call that forwards a request in a cluster of this level. A leader of an older release does not know all calls.
-    fn forward(
-        request: &'r Request,
-        term: u64,
-        caller: &Caller,
-        trace: Option<TraceParent>,
-        level: FeatureLevel,
-    ) -> NodeCall<&'r Request> {
-        if level >= FeatureLevel::REQUEST_TERMS {
-            return NodeCall::ForwardIn { term, trace, caller: caller.clone(), request };
-        }
-        match (trace.filter(|_| level >= FeatureLevel::TRACES), caller) {
-            (Some(trace), caller) => NodeCall::ForwardTraced { trace, caller: caller.clone(), request },
-            (None, Caller::Anonymous) => NodeCall::Forward(request),
-            // Without access control a caller needs no name.
-            (None, _) if level < FeatureLevel::ACCESS_CONTROL && !request.is_of_access_control() => {
-                NodeCall::Forward(request)
-            }
-            (None, caller) => NodeCall::ForwardAs { caller: caller.clone(), request },
-        }
-    }
-}
-
-impl<R: Serialize> NodeCall<R> {
-    pub(crate) fn encode(&self) -> Bytes {
-        codec::encode(self).into()
-    }
-}
-
-impl NodeCall {
-    pub(crate) fn decode(bytes: &[u8]) -> Result<NodeCall, DecodeError> {
-        codec::decode(bytes, MAX_CALL_BYTES)
-    }
-}
-
-/// Answers the calls of other nodes.
-pub(crate) struct NodeService<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
-
-impl<S: Storage, T: Transport> Service for NodeService<S, T> {
-    async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
-        let reply = match NodeCall::decode(&body) {
-            Ok(_) if self.0.raft.replica().is_removed(from) => NodeReply::Removed,
-            Ok(NodeCall::Forward(request)) => self.0.execute_for_peer(from, None, &Caller::Anonymous, request).await,
-            Ok(NodeCall::ForwardAs { caller, request }) => self.0.execute_for_peer(from, None, &caller, request).await,
-            Ok(NodeCall::ForwardTraced { trace, caller, request }) => {
-                self.0.execute_in_trace(from, None, Some(&trace), &caller, request).await
-            }
-            Ok(NodeCall::ForwardIn { term, trace, caller, request }) => {
-                self.0.execute_in_trace(from, Some(term), trace.as_ref(), &caller, request).await
-            }
-            Ok(NodeCall::FeatureLevel) => NodeReply::FeatureLevel(self.0.settings.feature_level),
-            Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
-            Err(error) => {
-                let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");
-                NodeReply::Done(Box::new(Err(RequestError::Unreadable(reason))))
-            }
-        };
-        codec::encode(&reply).into()
-    }
-}
-
 impl<S: Storage, T: Transport> Inner<S, T> {
-    /// Like [`execute_for_peer`](Self::execute_for_peer), in the trace of the forwarding node.
-    async fn execute_in_trace(
-        self: &Arc<Self>,
-        from: NodeId,
-        term: Option<u64>,
-        trace: Option<&TraceParent>,
-        caller: &Caller,
-        request: Request,
-    ) -> NodeReply {
-        let execute = self.execute_for_peer(from, term, caller, request);
-        let Some(trace) = trace else { return execute.await };
-        let span = Span::of_peer("serve", trace);
-        span.set_number(trace::NODE, self.settings.id);
-        span.instrument(execute).await
-    }
-
-    /// Executes a request that another node forwarded to the leader of `term`. A node of an older release names no term.
-    /// A wait ends when the other node is silent, because the client waits there.
-    pub(in crate::node) async fn execute_for_peer(
-        self: &Arc<Self>,
-        from: NodeId,
-        term: Option<u64>,
-        caller: &Caller,
-        request: Request,
-    ) -> NodeReply {
-        let waits = !request.wait().is_zero();
-        let leader_term = self.requests.clock.leader_term();
-        let Some(leader_term) = leader_term.filter(|leads| term.is_none_or(|term| term == leads.term)) else {
-            return NodeReply::NotLeader;
-        };
-        let executed = tokio::select! {
-            executed = self.execute_in_term(&leader_term, caller, request) => executed,
-            () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
-        };
-        match executed {
-            Ok(response) => NodeReply::Done(Box::new(Ok(response))),
-            Err(ProposeError::NotLeader) => NodeReply::NotLeader,
-            Err(ProposeError::StillWaits) => NodeReply::StillWaits,
-            Err(ProposeError::Refused(error)) => NodeReply::Done(Box::new(Err(error))),
-            Err(ProposeError::Unknown(reason)) => NodeReply::Done(Box::new(Err(RequestError::Unknown(reason)))),
-        }
-    }
-
-    /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
-    /// is stopped or isolated.
-    async fn node_is_silent(&self, node: NodeId) {
-        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.settings.timeouts.leaderless) {
-            tokio::time::sleep(self.settings.timeouts.leaderless / 4).await;
-        }
-    }
-
     /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
     pub(in crate::node) async fn execute_as_leader(
         self: &Arc<Self>,

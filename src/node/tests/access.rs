@@ -3,7 +3,7 @@
 use super::*;
 use crate::access::{AccessChange, AccessName, AccessToken, Denied, Permission, Right, TokenHash};
 use crate::node::Response;
-use crate::node::request::route::NodeCall;
+use crate::node::request::call::NodeCall;
 
 /// One heartbeat interval, and the time of a message on the way.
 const HEARTBEAT: Duration = Duration::from_millis(80);

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use super::{Input, encoded, input};
 use crate::access::{Access, AccessChange, AccessName, AccessToken, Caller, Denied, TokenHash};
 use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
-use crate::node::request::route::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
+use crate::node::request::call::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, MemberRefusal, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
 use crate::peer::frame::{self, Frame, Kind};

@@ -512,11 +512,17 @@ async fn lease_with_too_many_bytes_is_full() {
 async fn request_for_the_leader_of_another_term_is_not_executed() {
     let (cluster, leader, [follower, _]) = start().await;
     let inner = cluster.node(leader).inner.clone();
-    let term = inner.requests.clock.leader_term().expect("it leads").term;
+    let term = loop {
+        if let Some(leader_term) = inner.requests.clock.leader_term() {
+            break leader_term.term;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
     let service = NodeService(inner.clone());
     let sent = async |term| {
         let call = NodeCall::ForwardIn { term, trace: None, caller: Caller::Program, request: &claim_of("a") };
-        codec::decode::<NodeReply>(&service.serve(follower, call.encode()).await, 4_096).expect("a reply")
+        let reply: Bytes = service.serve(follower, call.encode()).await;
+        codec::decode::<NodeReply>(&reply, 4_096).expect("a reply")
     };
     for other in [term - 1, term + 1] {
         assert!(matches!(sent(other).await, NodeReply::NotLeader), "{other}");

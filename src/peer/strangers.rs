@@ -167,7 +167,7 @@ async fn callers_that_hang_up_return_their_connection_permits() {
 #[tokio::test]
 async fn silent_callers_lose_their_connections() {
     let listener = Listener::start().await;
-    let mut node = connect(&listener.address, Lane::Request).await.expect("node 1 is admitted");
+    let mut node = connect(&listener.address, Lane::Urgent).await.expect("node 1 is admitted");
     let valid = bytes_of(hello(identity(1), 2, Lane::Request.code())).await;
     let mut silent = Vec::new();
     for number in 1..MAX_CONNECTIONS {

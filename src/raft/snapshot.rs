@@ -453,14 +453,14 @@ mod tests {
         state.access = state.access.with(&AccessChange::Enable(true));
         let (bytes, hex) = encoded(&state);
         let header = "0000002405000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
-        assert_eq!(hex, format!("{header}0000000403010000"));
+        assert_eq!(hex, format!("{header}0000000404010000"));
         let whole = read(&bytes).expect("format 5");
         assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::SUPPORTED));
         assert!(matches!(read(&bytes[..bytes.len() - 8]), Err(SnapshotError::Truncated)));
         let mut newer = bytes.clone();
-        newer[44] = 4;
+        newer[44] = 5;
         let refused = read(&newer).err().expect("a newer release wrote it").to_string();
-        assert!(refused.contains("the cluster has feature level 4; this program supports levels up to 3"), "{refused}");
+        assert!(refused.contains("the cluster has feature level 5; this program supports levels up to 4"), "{refused}");
         // Format 4 had access control, and no feature level.
         let old = [&bytes[..4], &[4], &bytes[5..40], &[0, 0, 0, 3, 1, 0, 0]].concat();
         let old = read(&old).expect("format 4");

@@ -373,9 +373,11 @@ async fn late_request_is_not_executed_in_a_later_term() {
     // The request is sent again 3.0 and 6.2 seconds after its first time.
     const HEALED: Duration = Duration::from_secs(4);
     const LATE: Duration = Duration::from_millis(6_200);
+    /// At this feature level, a forwarded request names the term of its leader.
+    const LEVEL_OF_TERMS: u32 = 4;
     let (cluster, first, second, _) = start().await;
     let node = cluster.node(second).clone();
-    while node.feature_level() < FeatureLevel::REQUEST_TERMS {
+    while node.status().await.feature_level < LEVEL_OF_TERMS {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     cluster.board.isolate(first, cluster.ids());
@@ -386,6 +388,8 @@ async fn late_request_is_not_executed_in_a_later_term() {
     tokio::time::sleep_until(sent + HEALED).await;
     cluster.board.heal();
     let between = cluster.leader_except(&[first]).await;
+    // The first leader gets the entries that it lacks.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cluster.node(between).transfer_leadership_to(first).await, Ok(first));
     assert!(sent.elapsed() < LATE, "the first leader leads again when the request arrives");
     tokio::time::sleep_until(sent + LATE + Duration::from_secs(1)).await;

@@ -16,7 +16,7 @@ use crate::steady::strict;
 strict!(saved_directories_are_read_and_upgraded, saved_backups_are_read_and_restored);
 
 /// The feature levels of the saved formats.
-const LEVELS: [u32; 3] = [1, 2, 3];
+const LEVELS: [u32; 4] = [1, 2, 3, 4];
 /// The leases that all saved formats hold, with the number of their holders.
 const HELD: [(&str, usize); 3] = [("held", 1), ("pool", 2), ("last", 1)];
 

@@ -58,7 +58,7 @@ pub(crate) enum NodeReply {
 
 impl<'r> NodeCall<&'r Request> {
     /// The call that forwards a request in a cluster of this level. A leader of an older release does not know all calls.
-    pub(super) fn forward(
+    pub(in crate::node) fn forward(
         request: &'r Request,
         term: u64,
         caller: &Caller,

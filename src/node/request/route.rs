@@ -267,7 +267,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         self.execute_in_term(&leader_term, caller, request).await
     }
 
-    async fn execute_in_term(
+    pub(in crate::node) async fn execute_in_term(
         self: &Arc<Self>,
         leader_term: &LeaderTerm,
         caller: &Caller,

@@ -107,6 +107,6 @@ async fn downgraded_member_fails_with_the_reason() {
         Err(error) => error.to_string(),
         Ok(node) => node.wait_failed().await.to_string(),
     };
-    assert!(why.contains("the cluster has feature level 3; this program supports levels up to 1"), "{why}");
+    assert!(why.contains("the cluster has feature level 4; this program supports levels up to 1"), "{why}");
     cluster.shutdown().await;
 }

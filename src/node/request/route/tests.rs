@@ -1,12 +1,10 @@
 //! Tests of attempts, and of the calls between nodes.
 
 use super::*;
-use crate::api::MAX_RENEW_ITEMS;
-use crate::lease::Renewal;
 use crate::node::Query;
 use crate::peer::Lane;
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Metadata, Ttl};
+use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
 #[test]
 fn refusal_after_a_lost_answer_stays_unknown() {

@@ -35,7 +35,11 @@ async fn start(receiver: &Receiver) -> Cluster {
     cluster.launch_all().await;
     for id in NODES {
         let began = Instant::now();
-        while cluster.ask(id, "/v1/cluster").await.is_none_or(|status| status["feature_level"] != LEVEL_OF_TRACES) {
+        while cluster
+            .ask(id, "/v1/cluster")
+            .await
+            .is_none_or(|status| status["feature_level"].as_u64() < Some(LEVEL_OF_TRACES))
+        {
             assert!(began.elapsed() < SOON, "node {id} does not reach level {LEVEL_OF_TRACES}");
             tokio::time::sleep(SOON / 500).await;
         }

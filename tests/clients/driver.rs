@@ -65,6 +65,8 @@ fn at_ns() -> u64 {
 struct Driver {
     manager: LeaseManager,
     leases: Mutex<BTreeMap<String, Lease>>,
+    /// The acquires in progress, by the ids of their commands.
+    acquires: Mutex<BTreeMap<u64, CancellationToken>>,
     work: Mutex<BTreeMap<String, Stoppable>>,
     campaigns: Mutex<BTreeMap<String, Stoppable>>,
 }
@@ -110,6 +112,7 @@ impl Driver {
         Ok(Driver {
             manager: LeaseManager::with_options(remote, options)?,
             leases: Mutex::default(),
+            acquires: Mutex::default(),
             work: Mutex::default(),
             campaigns: Mutex::default(),
         })
@@ -118,11 +121,22 @@ impl Driver {
     async fn run(self: &Arc<Driver>, command: &Value) -> Result<Value, Failure> {
         match text(command, "op")? {
             "acquire" => {
-                let lease = self.lease(command)?;
-                Ok(match lease.acquire(wait(command)).await {
-                    Ok(token) => json!({"outcome": "held", "token": token}),
-                    Err(error) => failed(&error),
+                let (lease, id) = (self.lease(command)?, id(command, "id")?);
+                let cancel = CancellationToken::new();
+                unpoisoned(&self.acquires).insert(id, cancel.clone());
+                let ended = cancel.run_until_cancelled(lease.acquire(wait(command))).await;
+                unpoisoned(&self.acquires).remove(&id);
+                Ok(match ended {
+                    Some(Ok(token)) => json!({"outcome": "held", "token": token}),
+                    Some(Err(error)) => failed(&error),
+                    None => json!({"outcome": "cancelled"}),
                 })
+            }
+            "cancel" => {
+                if let Some(cancel) = unpoisoned(&self.acquires).get(&id(command, "acquire")?) {
+                    cancel.cancel();
+                }
+                Ok(json!({}))
             }
             "release" => Ok(match self.lease(command)?.release().await {
                 Ok(was_held) => json!({"outcome": "released", "was_held": was_held}),
@@ -352,6 +366,10 @@ fn options(command: &Value) -> Result<LeaseOptions, Failure> {
 
 fn millis(command: &Value, field: &str) -> Option<Duration> {
     command[field].as_u64().map(Duration::from_millis)
+}
+
+fn id(command: &Value, field: &str) -> Result<u64, Failure> {
+    command[field].as_u64().ok_or_else(|| format!("{command} has no number {field:?}").into())
 }
 
 fn text<'a>(command: &'a Value, field: &str) -> Result<&'a str, Failure> {

@@ -181,7 +181,7 @@ impl View {
                 }
                 Some("handed_over") => Ended::Held(held.unwrap_or_else(no_token), Some(1)),
                 Some("released") => Ended::Changed(asked.response["was_held"] == true),
-                Some("unknown") | None => Ended::Unknown,
+                Some("unknown" | "cancelled") | None => Ended::Unknown,
                 // The lease was granted, and the grant ended before the client had it.
                 Some("refused") if asked.response["code"] == "lost" => Ended::Unknown,
                 Some("lost") => Ended::Unknown,

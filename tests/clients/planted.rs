@@ -29,8 +29,9 @@ struct Planted {
 }
 
 const WORKS_LATE: &str = "broken promise: holder_stops_first";
+const IS_LEFT_HELD: &str = "no transition of";
 
-const BUGS: [Planted; 6] = [
+const BUGS: [Planted; 8] = [
     Planted {
         language: "Python",
         bug: "it ignores the drift",
@@ -59,6 +60,15 @@ const BUGS: [Planted; 6] = [
         found: "are not in 375ms..750ms",
     },
     Planted {
+        language: "Python",
+        bug: "a cancelled acquire releases nothing",
+        file: "src/tenure/_core.py",
+        before: "self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))",
+        after: "claim.cancel()",
+        case: "cancelled_acquire_releases_a_late_grant",
+        found: IS_LEFT_HELD,
+    },
+    Planted {
         language: "TypeScript",
         bug: "it ignores the drift",
         file: "dist/hold.js",
@@ -84,6 +94,15 @@ const BUGS: [Planted; 6] = [
         after: "return sent + 2 * third *",
         case: "renewals_come_at_a_third_of_the_ttl",
         found: "are not in 375ms..750ms",
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "a cancelled acquire releases nothing",
+        file: "dist/claims.js",
+        before: "await abandon(core, record, claimed);",
+        after: "claimed.abort(), record.operation.unlock();",
+        case: "cancelled_acquire_releases_a_late_grant",
+        found: IS_LEFT_HELD,
     },
 ];
 

@@ -78,6 +78,8 @@ class Driver:
         """Waits for `open`."""
         self._manager: tenure.LeaseManager | None = None
         self._leases: dict[str, tenure.Lease] = {}
+        # The acquires in progress, by the ids of their commands.
+        self._acquires: dict[int, asyncio.Task[int]] = {}
         self._reported: dict[str, tuple[str, str | None, str | None]] = {}
         self._work: dict[str, asyncio.Task[None]] = {}
         self._elections: dict[str, tenure.Election] = {}
@@ -147,12 +149,25 @@ class Driver:
     async def do_acquire(self, command: Command) -> Response:
         """Acquires a lease."""
         lease = self.lease(command)
+        acquiring = asyncio.ensure_future(lease.acquire(wait=seconds(command.get("wait_ms", 0))))
+        self._acquires[command["id"]] = acquiring
 
         async def acquire() -> Response:
-            token = await lease.acquire(wait=seconds(command.get("wait_ms", 0)))
-            return {"outcome": "held", "token": str(token)}
+            await asyncio.wait({acquiring})
+            if acquiring.cancelled():
+                return {"outcome": "cancelled"}
+            return {"outcome": "held", "token": str(acquiring.result())}
 
-        return await outcome(acquire())
+        try:
+            return await outcome(acquire())
+        finally:
+            del self._acquires[command["id"]]
+
+    async def do_cancel(self, command: Command) -> Response:
+        """Cancels an acquire in progress."""
+        if acquiring := self._acquires.get(command["acquire"]):
+            acquiring.cancel()
+        return {}
 
     async def do_release(self, command: Command) -> Response:
         """Releases a lease."""

@@ -18,6 +18,7 @@ import {
 /** A command of the suite. Each field is checked by the client. */
 interface Command {
   readonly id: number;
+  readonly acquire?: number;
   readonly op: string;
   readonly endpoints?: string[];
   readonly holder?: string;
@@ -52,6 +53,8 @@ const clock = systemClock();
 class Driver {
   readonly #manager: LeaseManager;
   readonly #leases = new Map<string, Lease>();
+  /** The acquires in progress, by the ids of their commands. */
+  readonly #acquires = new Map<number, AbortController>();
   /** The options of the first command for a lease count. */
   readonly #options = new Map<string, AcquireOptions>();
   readonly #work = new Map<string, { stop: AbortController; ended: Promise<unknown> }>();
@@ -75,6 +78,9 @@ class Driver {
     switch (command.op) {
       case "acquire":
         return outcome(() => this.#acquire(command));
+      case "cancel":
+        this.#acquires.get(command.acquire ?? -1)?.abort();
+        return {};
       case "release":
         return outcome(() => this.#release(name(command)));
       case "hand_over":
@@ -105,11 +111,28 @@ class Driver {
   async #acquire(command: Command): Promise<Response> {
     const lease = name(command);
     let held = await this.#stillHeld(lease);
-    if (held === undefined) {
-      held = await this.#manager.acquire(lease, this.#optionsOf(command));
-      this.#keep(held);
+    if (held !== undefined) {
+      return { outcome: "held", token: held.token.toString() };
     }
+    const { signal } = this.#cancellation(command);
+    try {
+      held = await this.#manager.acquire(lease, { ...this.#optionsOf(command), signal });
+    } catch (error) {
+      if (signal.aborted && error === signal.reason) {
+        return { outcome: "cancelled" };
+      }
+      throw error;
+    } finally {
+      this.#acquires.delete(command.id);
+    }
+    this.#keep(held);
     return { outcome: "held", token: held.token.toString() };
+  }
+
+  #cancellation(command: Command): AbortController {
+    const cancellation = new AbortController();
+    this.#acquires.set(command.id, cancellation);
+    return cancellation;
   }
 
   /** The lease of an earlier command. One that is not held is ended: it would exclude the next acquire. */

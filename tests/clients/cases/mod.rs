@@ -1,6 +1,7 @@
 //! The cases: short scripts that are the same for each client. After each case, [`evidence`](crate::evidence) judges all
 //! promises, so a case asserts only its own subject.
 
+mod cancels;
 mod clocks;
 mod deadlines;
 mod elections;
@@ -93,6 +94,10 @@ pub fn all() -> Vec<Entry> {
         waiters_are_served: Shared queues::wait_ends_at_its_limit,
         waiters_are_served: Shared queues::crashed_waiter_leaves_the_queue,
         waiters_are_served: Shared queues::shutdown_leaves_the_queue,
+        waiters_are_served: Shared cancels::cancelled_acquire_releases_a_late_grant,
+        waiters_are_served: Shared cancels::cancelled_acquire_releases_a_lost_grant,
+        waiters_are_served: Shared cancels::cancelled_wait_leaves_the_queue,
+        waiters_are_served: Shared cancels::cancelled_wait_releases_its_grant,
         grants_survive: Shared processes::shutdown_releases_all_leases,
         one_holder: Shared elections::election_has_one_leader,
         tokens_rise: Shared elections::revoked_leader_is_elected_again,

@@ -16,7 +16,7 @@ const TTL_MS: u64 = 2_000;
 const WAIT_MS: u64 = 14_000;
 
 /// Waits until this many waiters are in the queue.
-async fn queued(case: &Case, lease: &str, expected: usize) {
+pub async fn queued(case: &Case, lease: &str, expected: usize) {
     let queue = Call::get(format!("/v1/leases/{lease}/queue"));
     let reached = async {
         while case.cluster.client.done(0, &queue).await["total"] != json!(expected) {

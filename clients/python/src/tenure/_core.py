@@ -93,8 +93,11 @@ class Core:
             log.warning("the client forgets the unresolved lease %s: more than %d are unresolved", oldest, MAX_UNRESOLVED)
         self._unresolved[hold.name] = hold
 
-    async def acquire(self, hold: Hold, wait: float) -> int:
-        """Acquires the lease unless it is held already. The keeper renews it from then on."""
+    async def acquire(self, hold: Hold, wait: float) -> tuple[int, bool]:
+        """Acquires the lease unless it is held already. The keeper renews it from then on.
+
+        Returns the token, and whether it belongs to a new grant.
+        """
         begun = self.clock()
         self._check_open()
         if not await acquire_within(hold.operation, wait + self.operation_timeout):
@@ -103,8 +106,8 @@ class Core:
             self._check_open()
             token = hold.token(self.clock())
             if token is not None:
-                return token
-            return await self._claim(hold, max(wait - (self.clock() - begun), 0.0))
+                return token, False
+            return await self._claim(hold, max(wait - (self.clock() - begun), 0.0)), True
         finally:
             self.remember(hold)
             hold.operation.release()

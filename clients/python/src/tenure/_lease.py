@@ -64,7 +64,8 @@ class Lease:
         A cancelled call leaves the queue. If the cluster granted the lease, the manager releases it.
         """
         check_between("wait", wait, 0, DAY)
-        return await self._core.acquire(self._hold, wait)
+        token, _ = await self._core.acquire(self._hold, wait)
+        return token
 
     def hold(self, *, wait: float = 0.0) -> HeldLease:
         """Returns an `async with` that acquires the lease for its body, and releases it at the end.

@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _election
 from . import _lease as _async
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
     from . import api
     from ._clock import Clock
     from ._election import Leader
+    from ._grant import Grant
 
 T = TypeVar("T")
 
 # Longest wait between two looks at the signals of the main thread, in seconds. On Windows, Ctrl-C ends no endless wait.
 _SIGNAL_CHECK = 1.0
+
+
+log = logging.getLogger("tenure")
 
 
 class _Loop:
@@ -52,6 +57,7 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._is_stopped = False
+        self._started: set[concurrent.futures.Future[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="tenure", daemon=True)
         self._thread.start()
 
@@ -100,6 +106,17 @@ class _Loop:
             future.cancel()
             raise
 
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Starts `work` in the thread, after the work of all earlier calls. Does not wait for its end."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            # The loop is closed.
+            work.close()
+        else:
+            self._started.add(future)
+            future.add_done_callback(self._started.discard)
+
     def call(self, call: Callable[[], T]) -> T:
         """Calls `call` in the thread."""
 
@@ -136,6 +153,46 @@ class _Loop:
         self._thread.join()
 
 
+class _Revertible(Generic[T]):
+    """Work whose success must not get lost, for example a grant.
+
+    An exception such as `KeyboardInterrupt` can come at any time: before the work starts, or after it has succeeded and
+    before the caller knows that. Then the caller calls `abandon`.
+    """
+
+    def __init__(self, loop: _Loop, work: Coroutine[Any, Any, T], revert: Callable[[T], Awaitable[object]]) -> None:
+        """Starts nothing yet. `revert` gets the result of the work."""
+        self._loop = loop
+        self._work = work
+        self._revert = revert
+        self._task: asyncio.Task[T] | None = None
+
+    def run(self) -> T:
+        """Runs the work in the thread of the loop and waits for its result."""
+        return self._loop.run(self._run())
+
+    async def _run(self) -> T:
+        self._task = asyncio.current_task()
+        return await self._work
+
+    def abandon(self) -> None:
+        """Cancels the work, and reverts it if it succeeds or has succeeded. Does not wait for that."""
+        self._loop.start(self._abandon())
+
+    async def _abandon(self) -> None:
+        if self._task is None:
+            # The work has not started. It starts before this method, or not at all.
+            self._work.close()
+            return
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled() and self._task.exception() is None:
+            try:
+                await self._revert(self._task.result())
+            except TenureError as error:
+                log.warning("an interrupted call had acquired a lease, which expires by its ttl: %s", error)
+
+
 class Lease:
     """A handle of one lease, as `tenure.Lease`."""
 
@@ -159,7 +216,25 @@ class Lease:
 
         An exception in this thread, for example `KeyboardInterrupt`, leaves the queue. A late grant is released.
         """
-        return self._loop.run(self._lease.acquire(wait=wait))
+        check_between("wait", wait, 0, DAY)
+        core, hold = self._lease._core, self._lease._hold
+
+        async def acquire() -> tuple[int, Grant | None]:
+            token, is_new = await core.acquire(hold, wait)
+            return token, hold.grant if is_new else None
+
+        async def revert(acquired: tuple[int, Grant | None]) -> None:
+            _, grant = acquired
+            if grant is not None:
+                await core.release(hold, drains=False, grant=grant)
+
+        acquiring = _Revertible(self._loop, acquire(), revert)
+        try:
+            token, _ = acquiring.run()
+            return token
+        except BaseException:
+            acquiring.abandon()
+            raise
 
     def hold(self, *, wait: float = 0.0) -> HeldLease:
         """Returns a `with` that acquires the lease for its body, and releases it at the end, as `LeaseManager.lease`."""
@@ -237,9 +312,14 @@ class HeldLease(AbstractContextManager[Lease]):
         """Acquires the lease. The errors are those of `Lease.acquire`."""
         handle = self._lease._lease
         guard = Guard(handle._core, handle._hold, lambda: None)
-        self._lease._loop.run(guard.enter(self._wait))
-        self._guard = guard
-        return Lease(self._lease._loop, _async.GrantedLease(guard))
+        entering = _Revertible(self._lease._loop, guard.enter(self._wait), lambda _: guard.leave())
+        try:
+            entering.run()
+            self._guard = guard
+            return Lease(self._lease._loop, _async.GrantedLease(guard))
+        except BaseException:
+            entering.abandon()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before a body without an error."""
@@ -408,9 +488,12 @@ class LeaseManager:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Shuts the manager down, and logs the leases that may remain held."""
         # The body can shut the manager down itself.
-        with contextlib.suppress(ShutDown):
-            self._loop.run(self._manager.__aexit__(kind, error, trace))
-        self._loop.stop()
+        try:
+            with contextlib.suppress(ShutDown):
+                self._loop.run(self._manager.__aexit__(kind, error, trace))
+        finally:
+            # Also after a second Ctrl-C: then the leases that are left expire by their ttl.
+            self._loop.stop()
 
     def __repr__(self) -> str:
         return f"<tenure.sync.LeaseManager {self.holder!r}>"
@@ -470,8 +553,16 @@ class Election:
         self._election = election
 
     def campaign(self) -> Leadership:
-        """Waits until this candidate is elected. Use the result in a `with`, or call `Leadership.resign` at the end."""
-        return Leadership(self._loop, self._loop.run(self._election.campaign()))
+        """Waits until this candidate is elected. Use the result in a `with`, or call `Leadership.resign` at the end.
+
+        An exception in this thread, for example `KeyboardInterrupt`, ends the candidacy. A late election is resigned.
+        """
+        campaigning = _Revertible(self._loop, self._election.campaign(), lambda leadership: leadership.resign())
+        try:
+            return Leadership(self._loop, campaigning.run())
+        except BaseException:
+            campaigning.abandon()
+            raise
 
     def current(self) -> Leader | None:
         """Reads the leader from the committed state. `None`: there is no leader."""

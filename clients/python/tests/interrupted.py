@@ -31,6 +31,8 @@ def enter(lease: Lease) -> None:
 
 def main(endpoints: str, name: str, call: str, moment: str) -> None:
     """Runs one call until the signal."""
+    # A shell starts programs in the background with an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with LeaseManager(endpoints) as manager:
         lease = manager.handle(name, ttl=TTL)
         calls: dict[str, Callable[[], object]] = {

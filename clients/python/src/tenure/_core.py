@@ -18,6 +18,7 @@ from ._guard import drain, has_other_work
 from ._hold import Hold
 from ._keeper import Keeper
 from ._options import LeaseOptions, millis
+from ._process import Owner
 from ._retry import RetryBudget
 from .states import Loss
 
@@ -48,7 +49,8 @@ class Core:
         """Starts no task and sends no request."""
         self.calls = calls
         self.holder = holder
-        self.clock = clock
+        self.owner = Owner("manager")
+        self._clock = clock
         self.operation_timeout = operation_timeout
         self.drift_permille = drift_permille
         self.budget = RetryBudget.within(operation_timeout)
@@ -65,6 +67,15 @@ class Core:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._keeper_task: asyncio.Task[None] | None = None
 
+    def clock(self) -> float:
+        """Reads the clock of the deadlines. Only the process of the manager can use its leases.
+
+        Raises:
+            RuntimeError: this is a forked process.
+        """
+        self.owner.check()
+        return self._clock()
+
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Starts a task that the manager owns. A shutdown waits for it."""
         task = asyncio.get_running_loop().create_task(work)
@@ -74,6 +85,7 @@ class Core:
 
     def hold(self, name: str, options: LeaseOptions) -> Hold:
         """The record of this lease. Options other than the defaults replace those of an earlier handle."""
+        self.owner.check()
         hold = self._holds.get(name)
         if hold is None:
             hold = self._holds[name] = Hold(name, self.holder, options, self.drift_permille)
@@ -206,6 +218,7 @@ class Core:
 
         With `grant`, it releases only this grant, and not a later one.
         """
+        self.owner.check()
         async with hold.operation:
             if grant is not None and hold.grant is not grant:
                 return await self.send_release(hold, grant.token) if hold.failed_release == grant.token else False
@@ -283,6 +296,7 @@ class Core:
 
         With `grant`, it hands over only this grant, and not a later one.
         """
+        self.owner.check()
         async with hold.operation:
             if hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
@@ -323,6 +337,7 @@ class Core:
 
     async def check(self, hold: Hold) -> bool:
         """Asks the cluster whether the grant is in force. If it is not, records the loss."""
+        self.owner.check()
         token = hold.granted_token
         if token is None:
             return False
@@ -439,11 +454,13 @@ class Core:
 
     async def release_all(self) -> list[tuple[str, TenureError]]:
         """Releases all held leases concurrently. Returns the leases whose release failed, with the errors."""
+        self.owner.check()
         holds = [hold for hold in self.keeper.held.values() if hold.granted_token is not None]
         return await _failures((hold.name, self.release(hold)) for hold in holds)
 
     async def shutdown(self) -> list[tuple[str, TenureError]]:
         """Leaves all queues, releases all leases and ends the tasks."""
+        self.owner.check()
         self.closing.set()
         if self._claims:
             await asyncio.wait(set(self._claims))

@@ -200,6 +200,9 @@ class WorkScope:
 
     async def leave(self, error: BaseException | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before the body."""
+        if not self._core.owner.is_here:
+            # The lease belongs to the parent of this forked process.
+            return
         guard, interrupt = self.entered
         self._entered = None
         is_interrupted = interrupt.finish(error)

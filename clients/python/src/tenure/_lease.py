@@ -170,6 +170,7 @@ class Lease:
     @property
     def state(self) -> HoldState:
         """The state of the lease at this holder. `is_held` is exact at any time; a state can be up to 100 ms late."""
+        self._core.owner.check()
         return self._hold.state
 
     async def states(self) -> AsyncIterator[HoldState]:
@@ -208,7 +209,7 @@ class Lease:
         return LeaseLost(self.name, getattr(state, "token", 0), why)
 
     def __repr__(self) -> str:
-        return f"<tenure.Lease {self.name!r} {self.state.kind}>"
+        return f"<tenure.Lease {self.name!r} {self._hold.state.kind}>"
 
 
 class GrantedLease(Lease):
@@ -255,7 +256,7 @@ class GrantedLease(Lease):
     def state(self) -> HoldState:
         """The state of this grant. After its end, the state in which it ended."""
         # The order counts for other threads: the grant ends before the state changes.
-        state = self._hold.state
+        state = super().state
         return self._grant.end or state
 
     async def states(self) -> AsyncIterator[HoldState]:

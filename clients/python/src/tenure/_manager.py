@@ -34,6 +34,8 @@ class LeaseManager:
 
     Use it as `async with LeaseManager(...) as manager`, or call `shutdown` at the end. It belongs to one event loop. Code
     that blocks the event loop also blocks the renewals: run it in `asyncio.to_thread`, or use `tenure.sync`.
+
+    It belongs to one process. In a forked process, all calls raise a `RuntimeError`: create another manager there.
     """
 
     def __init__(
@@ -228,7 +230,9 @@ class LeaseManager:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shuts the manager down, and logs the leases that may remain held."""
+        """Shuts the manager down, and logs the leases that may remain held. Without effect in a forked process."""
+        if not self._core.owner.is_here:
+            return
         for name, failure in await self.shutdown():
             log.warning("lease %s may remain held until its ttl ends: %s", name, failure)
 

@@ -17,6 +17,7 @@ import httpx
 
 from ._endpoints import Endpoints
 from ._errors import ShutDown
+from ._process import Owner
 from ._retry import (
     Attempt,
     AttemptContext,
@@ -89,6 +90,7 @@ class Transport:
         key: str | os.PathLike[str] | None,
     ) -> None:
         """Creates the HTTP client. Sends no request."""
+        self._owner = Owner("client")
         self.endpoints = Endpoints(endpoints, 0.0)
         token = _check_token(token or _token_from_environment())
         # Redirects, proxies and compression are not for the nodes of a cluster.
@@ -114,10 +116,12 @@ class Transport:
 
     def stream(self, url: str, query: Mapping[str, str]) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Opens a GET request whose answer has no end."""
+        self._owner.check()
         return self._http.stream("GET", url, params=query, headers={"accept": "text/event-stream"})
 
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         """Sends the request until an attempt resolves it or the budget is used up."""
+        self._owner.check()
         if self._http.is_closed:
             raise ShutDown
         urls, first = self.endpoints.urls, self.endpoints.preferred

@@ -11,7 +11,8 @@ No thread can be cancelled from outside: at a loss the work must stop itself. It
 `Lease.check_held`, which raises `LeaseLost`. All objects here can be used from several threads. The options, errors and
 states are those of `tenure`.
 
-A process that forks must create its manager after the fork.
+A forked process cannot use the manager of its parent: all calls raise a `RuntimeError`, and the parent goes on. It creates
+its own manager.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from . import _manager as _managers
 from ._errors import LeaseLost, ShutDown, TenureError
 from ._guard import Guard
 from ._options import DAY, DEFAULT_DRAIN, check_between
+from ._process import Owner
 from .states import HoldState, Loss
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class _Loop:
     """A thread with an event loop."""
 
     def __init__(self) -> None:
+        self.owner = Owner("manager")
         self._loop = asyncio.new_event_loop()
         self._is_stopped = False
         self._started: set[concurrent.futures.Future[Any]] = set()
@@ -77,7 +80,11 @@ class _Loop:
 
         Raises:
             ShutDown: the thread has ended, also if it ends during the call.
+            RuntimeError: this is a forked process, which has no such thread.
         """
+        if not self.owner.is_here:
+            work.close()
+            self.owner.check()
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a callback of the client must not wait for the client")
@@ -106,16 +113,23 @@ class _Loop:
             future.cancel()
             raise
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work` in the thread, after the work of all earlier calls. Does not wait for its end."""
+    def start(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Starts `work` in the thread, after the work of all earlier calls. Does not wait for its end.
+
+        Returns `False` if the thread has ended, or belongs to another process.
+        """
+        if not self.owner.is_here:
+            work.close()
+            return False
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             # The loop is closed.
             work.close()
-        else:
-            self._started.add(future)
-            future.add_done_callback(self._started.discard)
+            return False
+        self._started.add(future)
+        future.add_done_callback(self._started.discard)
+        return True
 
     def call(self, call: Callable[[], T]) -> T:
         """Calls `call` in the thread."""
@@ -142,8 +156,9 @@ class _Loop:
             while (item := self.run(step())) is not None:
                 yield item[0]
         finally:
-            with contextlib.suppress(ShutDown):
-                self.run(close())
+            if self.owner.is_here:
+                with contextlib.suppress(ShutDown):
+                    self.run(close())
 
     def stop(self) -> None:
         """Cancels all work and ends the thread. Calls that wait for the thread raise `ShutDown`."""
@@ -177,7 +192,9 @@ class _Revertible(Generic[T]):
 
     def abandon(self) -> None:
         """Cancels the work, and reverts it if it succeeds or has succeeded. Does not wait for that."""
-        self._loop.start(self._abandon())
+        if not self._loop.start(self._abandon()):
+            # No task runs the work: it has ended, or it has not started.
+            self._work.close()
 
     async def _abandon(self) -> None:
         if self._task is None:
@@ -296,7 +313,7 @@ class Lease:
         return self.on_state(lambda state: call(state.why) if state.kind == "lost" else None)  # type: ignore[union-attr]
 
     def __repr__(self) -> str:
-        return f"<tenure.sync.Lease {self.name!r} {self.state.kind}>"
+        return f"<tenure.sync.Lease {self.name!r} {self._lease._hold.state.kind}>"
 
 
 class HeldLease(AbstractContextManager[Lease]):
@@ -323,6 +340,9 @@ class HeldLease(AbstractContextManager[Lease]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Releases the lease. Raises `LeaseLost` if the lease ended before a body without an error."""
+        if not self._lease._loop.owner.is_here:
+            # The lease belongs to the parent of this forked process.
+            return
         guard = self._guard
         if guard is None:
             raise RuntimeError("the lease is not acquired")
@@ -486,7 +506,9 @@ class LeaseManager:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Shuts the manager down, and logs the leases that may remain held."""
+        """Shuts the manager down, and logs the leases that may remain held. Without effect in a forked process."""
+        if not self._loop.owner.is_here:
+            return
         # The body can shut the manager down itself.
         try:
             with contextlib.suppress(ShutDown):
@@ -610,5 +632,7 @@ class Leadership(AbstractContextManager["Leadership"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Resigns. After a shutdown there is no leadership, and the error of the body stays as it is."""
+        if not self._loop.owner.is_here:
+            return
         with contextlib.suppress(ShutDown):
             self.resign()

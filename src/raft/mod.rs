@@ -22,7 +22,7 @@ mod transfer;
 pub(crate) mod types;
 pub(crate) mod wire;
 
-pub use handle::{MemberProgress, RaftHandle, WriteError};
+pub use handle::{CurrentLeader, MemberProgress, RaftHandle, WriteError};
 pub use level::FeatureLevel;
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use membership::{Change, ChangeError};
@@ -33,7 +33,6 @@ pub use types::{Applied, PeerInfo, Proposal};
 pub use transfer::TransferError;
 #[cfg(feature = "testing")]
 pub use {
-    handle::CurrentLeader,
     membership::CurrentMembership,
     wire::{Call, Reply},
 };

@@ -342,7 +342,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         // The registered wait of a claim has no principal. So a claim with the holder id of another one registers none.
         let is_foreign = |principal| self.raft.replica().read(|state| state.machine.is_foreign(&acquire, principal));
         if principal.as_ref().is_some_and(is_foreign) {
-            return Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse)));
+            // A node that no longer leads has an old state. It must not refuse a claim because of it.
+            self.confirm_leadership(leader_term).boxed().await?;
+            if principal.as_ref().is_some_and(is_foreign) {
+                return Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse)));
+            }
         }
         if let Some(refused) = self.refuse_from_memory(leader_term, &acquire) {
             return Ok(Answer::Outcome(refused));

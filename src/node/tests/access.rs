@@ -86,6 +86,30 @@ async fn isolated_leader_refuses_no_change_from_memory() {
     cluster.shutdown().await;
 }
 
+/// Found by the simulation, seed 227: an isolated leader answered a claim with a revoked token from its old state.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_refuses_no_holder_from_memory() {
+    let (cluster, leader, others) = start_guarded().await;
+    for wanted in [
+        AccessChange::SetPrincipal { principal: name("second"), roles: [name("worker")].into() },
+        AccessChange::AddToken { principal: name("second"), hash: hash(2), created_wall_ms: 0 },
+    ] {
+        change(cluster.node(others[0]), wanted).await.expect("made");
+    }
+    tokio::time::sleep(HEARTBEAT).await;
+    let claims = |token| {
+        let node = cluster.node(leader);
+        async move { node.request_of(&Caller::Token(hash(token)), claim("a"), Forward::Once).await.map(|done| done.answer) }
+    };
+    let held = claims(2).await;
+    assert!(matches!(held, Ok(Answer::Outcome(Outcome::Held { .. }))), "{held:?}");
+    assert_eq!(claims(1).await, Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse))), "with a majority");
+    cluster.board.isolate(leader, cluster.ids());
+    let answered = claims(1).await;
+    assert!(answered.is_err(), "{answered:?}");
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn revoked_token_reads_nowhere_after_one_heartbeat() {
     let (cluster, leader, others) = start_guarded().await;

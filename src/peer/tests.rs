@@ -73,7 +73,7 @@ pub(super) fn identity(node: NodeId) -> PeerIdentity {
 }
 
 /// Starts node 2, which serves until the token is cancelled, and the transport of node 1.
-async fn start_tcp_echo(service: Echo) -> (TcpTransport, String, CancellationToken, JoinHandle<()>) {
+async fn start_tcp(service: impl Service) -> (TcpTransport, String, CancellationToken, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("the listener is bound").to_string();
     let stop = CancellationToken::new();
@@ -119,7 +119,7 @@ async fn assert_fails_alone<T: Transport>(transport: &T, address: &str, lane: La
 #[tokio::test]
 async fn oversized_call_fails_alone() {
     let echo = Echo::default();
-    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
+    let (transport, address, stop, served) = start_tcp(echo.clone()).await;
     for lane in LANES {
         assert_fails_alone(&transport, &address, lane, &echo).await;
     }
@@ -130,7 +130,7 @@ async fn oversized_call_fails_alone() {
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_caller_that_reads_nothing() {
-    let (transport, address, stop, served) = start_tcp_echo(Echo::default()).await;
+    let (transport, address, stop, served) = start_tcp(Echo::default()).await;
     let mut caller = connect(&address, Lane::Request).await.expect("a connection");
     let body = Bytes::from(Lane::Request.max_body().to_string());
     for id in 0..2 {
@@ -154,7 +154,7 @@ async fn begin_largest_answer(caller: &mut TcpStream) -> [u8; 1] {
 #[tokio::test]
 async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
     let echo = Echo::default();
-    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
+    let (transport, address, stop, served) = start_tcp(echo.clone()).await;
     let mut caller = connect(&address, Lane::Request).await.expect("a connection");
     let first = begin_largest_answer(&mut caller).await;
     for (kind, id, body) in [(Kind::Withdraw, 0, ""), (Kind::Node, 1, "wait")] {
@@ -181,7 +181,7 @@ async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
 #[tokio::test]
 async fn no_frame_follows_one_that_a_stop_has_cut() {
     let echo = Echo::default();
-    let (transport, address, stop, served) = start_tcp_echo(echo.clone()).await;
+    let (transport, address, stop, served) = start_tcp(echo.clone()).await;
     let mut caller = connect(&address, Lane::Request).await.expect("a connection");
     let first = begin_largest_answer(&mut caller).await;
     for id in 1..=1_000 {
@@ -219,7 +219,7 @@ pub(super) async fn connect(address: &str, lane: Lane) -> io::Result<TcpStream> 
 
 #[tokio::test]
 async fn node_accepts_256_peer_connections() {
-    let (_, address, stop, served) = start_tcp_echo(Echo::default()).await;
+    let (_, address, stop, served) = start_tcp(Echo::default()).await;
     let mut open = Vec::new();
     for number in 1..=256 {
         let stream = connect(&address, Lane::Control).await;
@@ -252,16 +252,7 @@ impl Service for Counter {
 async fn connection_serves_32768_requests_at_once() {
     const MOST: usize = 32_768;
     let counter = Counter::default();
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("the listener is bound").to_string();
-    let stop = CancellationToken::new();
-    let services = Services { raft: Uncalled, node: counter.clone() };
-    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
-        identity(2),
-        Arc::new(AcceptAll),
-        services,
-        stop.clone(),
-    ));
+    let (_, address, stop, served) = start_tcp(counter.clone()).await;
     let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("a connection").into_split();
     let requests = async {
         for id in 0..=MOST as u64 {
@@ -306,16 +297,7 @@ impl Service for Running {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newer_connection_ends_the_requests_of_the_one_before() {
     let running = Running::default();
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("the listener is bound").to_string();
-    let stop = CancellationToken::new();
-    let services = Services { raft: Uncalled, node: running.clone() };
-    let served = tokio::spawn(TcpPeerListener::new(listener, None).serve(
-        identity(2),
-        Arc::new(AcceptAll),
-        services,
-        stop.clone(),
-    ));
+    let (_, address, stop, served) = start_tcp(running.clone()).await;
     let request = |id, body: &'static str| Frame { kind: Kind::Node, id, body: body.into() };
     for lane in [Lane::Request, Lane::Urgent] {
         let mut earlier = connect(&address, lane).await.expect("a connection");

@@ -92,6 +92,8 @@ pub struct MemoryTransport {
     endpoint: Option<Endpoint>,
     /// The generation of each other node that completed the handshake, per lane.
     connections: Arc<Mutex<HashMap<(NodeId, u8), u64>>>,
+    /// The number of requests that wait for the repair of a cut, per lane. Later ones on the same connection follow them.
+    kept: Arc<Mutex<HashMap<(NodeId, u8), watch::Sender<usize>>>>,
 }
 
 type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
@@ -133,7 +135,14 @@ impl Switchboard {
     /// A transport that sends as this node, without a handshake.
     pub fn transport(&self, from: NodeId) -> MemoryTransport {
         let generation = self.generation(from);
-        MemoryTransport { from, generation, board: self.clone(), endpoint: None, connections: Arc::default() }
+        MemoryTransport {
+            from,
+            generation,
+            board: self.clone(),
+            endpoint: None,
+            connections: Arc::default(),
+            kept: Arc::default(),
+        }
     }
 
     /// The transport of a node with an identity. It performs the peer handshake with each other node that has an
@@ -288,19 +297,24 @@ impl Transport for MemoryTransport {
                 return std::future::pending().await;
             }
             let generation = self.board.generation(target);
+            let kept = self.kept.lock().entry((target, lane.code())).or_default().clone();
+            // TCP keeps the order. The wait cannot fail, because this call has a sender.
+            let _ = kept.subscribe().wait_for(|count| *count == 0).await;
             if self.board.deliver(self.from, target).await {
                 return self.arrive(target, address, lane, payload).await;
             }
             if matches!(lane, Lane::Request | Lane::Urgent) && self.board.keeps_request(self.from, target) {
                 let (transport, address) = (self.clone(), address.to_owned());
+                kept.send_modify(|count| *count += 1);
                 // A task of its own: the request arrives although the caller gives it up.
                 let late = tokio::spawn(async move {
                     let arrives = transport.board.deliver_late(transport.from, target).await;
                     let is_connected = arrives && transport.board.generation(target) == generation;
-                    match is_connected {
-                        true => Some(transport.arrive(target, &address, lane, payload).await),
-                        false => None,
+                    kept.send_modify(|count| *count -= 1);
+                    if !is_connected {
+                        return None;
                     }
+                    Some(transport.arrive(target, &address, lane, payload).await)
                 });
                 if let Ok(Some(answered)) = late.await {
                     return answered;

@@ -3,8 +3,8 @@
 //! A switchboard passes each call directly to the other node's service. It can cut each direction between two nodes. It
 //! can also delay, lose and repeat messages, and stop all traffic of a node.
 //!
-//! After [`Switchboard::keep_requests`], a client's request that a node forwards into a cut arrives after the repair, as
-//! with TCP, even if the node has given it up.
+//! As with TCP, a client's request that a node forwards into a cut arrives after the repair, even if the node has given
+//! it up.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -62,8 +62,6 @@ struct BoardState {
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
     faults: NetworkFaults,
-    /// Whether a client's request arrives after the repair of a cut.
-    keeps_requests: bool,
 }
 
 /// The services of an attached node.
@@ -179,12 +177,8 @@ impl Switchboard {
         self.state.lock().generations.get(&node).copied().unwrap_or_default()
     }
 
-    /// From now on, a client's request that a node forwards into a cut arrives after the repair.
-    pub fn keep_requests(&self) {
-        self.state.lock().keeps_requests = true;
-    }
-
-    /// Drops all messages from one node to the other, both requests and replies.
+    /// Drops all messages from one node to the other, both requests and replies. A client's request arrives after the
+    /// repair.
     pub fn cut(&self, from: NodeId, to: NodeId) {
         self.state.lock().cut.insert((from, to));
     }
@@ -257,11 +251,6 @@ impl Switchboard {
         self.state.lock().cut.contains(&(from, to))
     }
 
-    fn keeps_request(&self, from: NodeId, to: NodeId) -> bool {
-        let state = self.state.lock();
-        state.keeps_requests && state.cut.contains(&(from, to))
-    }
-
     /// Waits until TCP sends a request again after the repair of this direction. Returns whether it arrives.
     async fn deliver_late(&self, from: NodeId, to: NodeId) -> bool {
         for number in 0..RETRANSMISSIONS {
@@ -303,7 +292,7 @@ impl Transport for MemoryTransport {
             if self.board.deliver(self.from, target).await {
                 return self.arrive(target, address, lane, payload).await;
             }
-            if matches!(lane, Lane::Request | Lane::Urgent) && self.board.keeps_request(self.from, target) {
+            if matches!(lane, Lane::Request | Lane::Urgent) && self.board.is_cut(self.from, target) {
                 let (transport, address) = (self.clone(), address.to_owned());
                 kept.send_modify(|count| *count += 1);
                 // A task of its own: the request arrives although the caller gives it up.

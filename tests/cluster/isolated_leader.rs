@@ -380,7 +380,6 @@ async fn late_request_is_not_executed_in_a_later_term() {
     while node.status().await.feature_level < LEVEL_OF_TERMS {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    cluster.board.keep_requests();
     cluster.board.isolate(first, cluster.ids());
     let sent = Instant::now();
     assert_eq!(node.leadership().leader, Some(first), "the request goes to the isolated leader");

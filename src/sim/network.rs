@@ -90,9 +90,12 @@ pub struct MemoryTransport {
     endpoint: Option<Endpoint>,
     /// The generation of each other node that completed the handshake, per lane.
     connections: Arc<Mutex<HashMap<(NodeId, u8), u64>>>,
-    /// The number of requests that wait for the repair of a cut, per lane. Later ones on the same connection follow them.
-    kept: Arc<Mutex<HashMap<(NodeId, u8), watch::Sender<usize>>>>,
+    /// The requests that wait for the repair of a cut, per lane. Later ones on the same connection follow them.
+    kept: Arc<Mutex<HashMap<(NodeId, u8), KeptRequests>>>,
 }
+
+/// The number of requests that wait for the repair of a cut.
+type KeptRequests = watch::Sender<usize>;
 
 type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
 

@@ -50,7 +50,7 @@ pub enum Standing {
         /// The end of the grant.
         event: Event,
     },
-    /// The holder neither has the lease nor waits, and the history has no end of its grants.
+    /// The holder neither has the lease nor waits, and the cluster remembers no end of its grants.
     Unknown,
     /// A status that this version does not know, from a newer server.
     #[serde(other)]

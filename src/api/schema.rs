@@ -48,7 +48,7 @@ impl PartialSchema for Standing {
         let waits = status("waits").property("waiter", reference(Waiter::name().into())).required("waiter");
         let ended = status("ended").property("event", reference(Event::name().into())).required("event");
         let ended = ended.description(Some("The holder had the lease; this event ended the last grant."));
-        let unknown = "The holder neither has the lease nor waits, and the history has no end of its grants.";
+        let unknown = "The holder neither has the lease nor waits, and the cluster remembers no end of its grants.";
         OneOfBuilder::new()
             .item(holds.property("cause", cause))
             .item(waits)

@@ -288,13 +288,13 @@ pub(super) async fn send_release(shared: &ManagerInner, hold: &Hold, token: Fenc
     Ok(released)
 }
 
-/// Whether the grant was released. `None` if the grant is in force or the cluster does not answer.
+/// Whether the grant was released. `None` if the grant is in force, or if the cluster does not answer or has forgotten it.
 async fn was_released(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Option<bool> {
     match standing(shared, hold).await.ok()? {
         Standing::Holds { lease, .. } if lease.token == token => None,
         Standing::Ended { event } => Some(event.token == token && event.event == EventKind::Released),
-        Standing::Holds { .. } | Standing::Waits { .. } | Standing::Unknown => Some(false),
-        Standing::Other => None,
+        Standing::Holds { .. } | Standing::Waits { .. } => Some(false),
+        Standing::Unknown | Standing::Other => None,
     }
 }
 

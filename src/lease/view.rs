@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::QueueEntry;
 use super::record::Record;
-use super::{Acquire, GrantCause, Lease, Lost, LostReason, Machine, Refusal, Transition, Waiter};
+use super::{Acquire, Change, GrantCause, Lease, LeaseState, Lost, LostReason, Machine, Refusal, Transition, Waiter};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
@@ -34,7 +34,7 @@ pub enum Standing {
     Waits { place: u32, waiter: Waiter },
     /// The holder had the lease; this transition ended the last grant.
     Ended(Transition),
-    /// The holder neither has the lease nor waits, and the history has no end of its grants.
+    /// The holder neither has the lease nor waits, and the machine remembers no end of its grants.
     Unknown,
 }
 
@@ -130,5 +130,32 @@ fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
         return Standing::Waits { place: record.queue.ahead_of(ticket), waiter: waiter(entry) };
     }
     let last_end = events.find(|event| event.change.ended_as().is_some());
-    last_end.map_or(Standing::Unknown, |event| Standing::Ended(event.transition(name)))
+    let last_end = last_end.map(|event| event.transition(name)).or_else(|| forgotten_end(name, record, holder));
+    last_end.map_or(Standing::Unknown, Standing::Ended)
+}
+
+/// The end of the last grant of this holder, if the history has forgotten it and the machine still remembers the grant.
+/// Its reason is lost, and its wall-clock time is counted from the last renewal.
+fn forgotten_end(name: &LeaseName, record: &Record, holder: &HolderId) -> Option<Transition> {
+    let ended = record.ended.iter().filter(|ended| ended.grant.holder == *holder).last()?;
+    let change = match ended.state {
+        LeaseState::Expired => Change::Expired,
+        LeaseState::Released => Change::Released,
+        LeaseState::Revoked => Change::Revoked { reason: String::new() },
+        LeaseState::Restored => Change::Restored,
+        // The new holder is forgotten too.
+        LeaseState::HandedOver | LeaseState::Active | LeaseState::Other => return None,
+    };
+    let grant = &ended.grant;
+    let since_renewal = ended.at.saturating_sub(grant.renewed_at);
+    Some(Transition {
+        index: ended.index,
+        part: ended.part,
+        name: name.clone(),
+        holder: holder.clone(),
+        token: grant.token,
+        change,
+        at: ended.at,
+        wall_ms: grant.renewed_wall_ms.saturating_add(since_renewal),
+    })
 }

@@ -364,7 +364,8 @@ fn describe_standing(standing: &api::Standing) -> String {
         api::Standing::Holds { lease, .. } => format!("{} holds it with token {}", lease.holder, lease.token),
         api::Standing::Waits { waiter } => format!("{} waits, with {} before it", waiter.holder, waiter.place),
         api::Standing::Ended { event } => {
-            let reason = event.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let reason = event.reason.as_deref().filter(|reason| !reason.is_empty());
+            let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
             let to = event.to.as_deref().map(|to| format!(" to {to}")).unwrap_or_default();
             let how = match event.event {
                 api::EventKind::Expired => "expired".to_owned(),

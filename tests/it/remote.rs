@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, TtlMs};
-use tenure::client::{CallError, Coordinator, ListQuery, Remote, RetryBudget};
+use tenure::client::{CallError, Coordinator, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,6 +26,7 @@ strict!(
     release_without_any_node_is_unavailable,
     refusal_is_final,
     release_with_a_lost_answer_is_retried,
+    release_of_a_forgotten_grant_is_unknown,
     claim_with_a_lost_answer_is_retried,
     claim_refused_after_a_lost_answer_stays_unknown,
     broken_watch_resumes_after_the_last_event,
@@ -171,6 +172,31 @@ async fn release_with_a_lost_answer_is_retried() {
             }
             assert_eq!(node.request_count(), 2);
         }
+    }
+}
+
+/// The answer of the first attempt is lost. The second one finds nothing to release, and the cluster has forgotten how
+/// the grant ended: only the standing `ended` says whether the first attempt released it.
+async fn release_of_a_forgotten_grant_is_unknown() {
+    let event = json!({
+        "event": "released", "index": 7, "part": 0, "name": "a", "holder": "h", "token": TOKEN.to_string(),
+        "at": "2026-01-31T12:00:00.000Z"
+    });
+    for (standing, is_known) in
+        [(json!({"status": "unknown"}), false), (json!({"status": "ended", "event": event}), true)]
+    {
+        let nothing = answer(200, json!({"released": false}));
+        let explained =
+            json!({"name": "a", "summary": "", "holders": 0, "held": [], "waiters": 0, "standing": standing});
+        let node = ScriptedNode::start(vec![lease(), String::new(), nothing, answer(200, explained)]).await;
+        let manager = LeaseManager::new(remote(&[&node.address]));
+        let lease = manager.lease("a").expect("a valid name");
+        lease.acquire(Wait::No).await.expect("granted");
+        match lease.release().await {
+            Ok(released) => assert!(is_known && released, "{released}"),
+            Err(error) => assert!(!is_known && matches!(error, CallError::Unknown { .. }), "{error:?}"),
+        }
+        assert_eq!(node.request_count(), 4);
     }
 }
 

@@ -281,6 +281,18 @@ async def test_release_without_an_answer_asks_the_history(server: ScriptedServer
         assert await job.release() is True
 
 
+async def test_release_of_a_forgotten_grant_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    answers = iter([CLOSE, Answer({"released": False})])
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("release", lambda _: next(answers))
+        server.on("explain", standing("unknown"))
+        with pytest.raises(Unknown):
+            await job.release()
+        assert not job.is_held
+
+
 async def test_release_without_any_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
     async with managed(server, clock, operation_timeout=0.5) as m:
         job = m.manager.handle("job", ttl=3)

@@ -29,7 +29,7 @@ export async function sendRelease(
   return released;
 }
 
-/** Whether a grant was released. `undefined` if it is in force or the cluster does not answer. */
+/** Whether a grant was released. `undefined` if it is in force, or if the cluster does not answer or has forgotten it. */
 async function wasReleased(core: Core, record: NameRecord, token: string): Promise<boolean | undefined> {
   const standing = await core.standing(record.name).catch(() => undefined);
   switch (standing?.status) {
@@ -38,7 +38,6 @@ async function wasReleased(core: Core, record: NameRecord, token: string): Promi
     case "ended":
       return standing.event.token === token && standing.event.event === "released";
     case "waits":
-    case "unknown":
       return false;
     default:
       return undefined;

@@ -107,6 +107,17 @@ test("invalid_answer_to_a_release_is_unknown", async () => {
   await assert.rejects(held.release(), Unknown);
 });
 
+test("release_of_a_forgotten_grant_is_unknown", async () => {
+  let attempts = 0;
+  script({
+    release: () => (attempts++ === 0 ? "close" : { body: { released: false } }),
+    explain: () => standing({ status: "unknown" }),
+  });
+  const held = await manager().acquire("job");
+  await assert.rejects(held.release(), Unknown);
+  assert.equal(held.isHeld, false);
+});
+
 test("invalid_answer_to_a_hand_over_is_unknown", async () => {
   const held = await manager().acquire("job");
   script({ handover: () => ({ body: {} }) });

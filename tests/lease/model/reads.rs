@@ -53,7 +53,23 @@ impl Model {
             return Standing::Waits { place, waiter };
         }
         let end = remembered.find(|event| !matches!(event.change, Change::Granted(_)));
-        end.cloned().map_or(Standing::Unknown, Standing::Ended)
+        end.cloned().or_else(|| self.forgotten_end(name, holder)).map_or(Standing::Unknown, Standing::Ended)
+    }
+
+    /// The end of the last grant that lists still show. The history has forgotten its reason, its receiver and its time.
+    fn forgotten_end(&self, name: &LeaseName, holder: &HolderId) -> Option<Transition> {
+        let of_holder = self.leases.iter().filter(|held| held.lease.name == *name && held.lease.holder == *holder);
+        let last = of_holder.filter(|held| held.ended.is_some()).max_by_key(|held| held.lease.token)?;
+        let (at, index, part) = last.ended?;
+        let Lease { name, holder, token, .. } = last.lease.clone();
+        let wall_ms = last.lease.renewed_wall_ms + (at - last.lease.renewed_at);
+        let change = match last.lease.state {
+            LeaseState::Expired => Change::Expired,
+            LeaseState::Released => Change::Released,
+            LeaseState::Revoked => Change::Revoked { reason: String::new() },
+            _ => return None,
+        };
+        Some(Transition { index, part, name, holder, token, change, at, wall_ms })
     }
 
     pub fn next_due(&self) -> Option<ClusterMs> {

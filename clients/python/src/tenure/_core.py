@@ -277,7 +277,7 @@ class Core:
         return released
 
     async def _was_released(self, hold: Hold, token: int) -> bool | None:
-        """Whether the grant was released. `None` if it is in force or the cluster does not answer."""
+        """Whether the grant was released. `None` if it is in force, or if the cluster does not answer or has forgotten it."""
         try:
             standing = await self._standing(hold)
         except TenureError:
@@ -287,7 +287,7 @@ class Core:
                 return None
             case {"status": "ended", "event": {"token": ended, "event": event}}:
                 return int(ended) == token and event == "released"
-            case {"status": "holds" | "waits" | "unknown"}:
+            case {"status": "holds" | "waits"}:
                 return False
         return None
 

@@ -192,7 +192,7 @@ The Raft role of a node.
 
 class Standing4(TypedDict):
     """
-    The holder neither has the lease nor waits, and the history has no end of its grants.
+    The holder neither has the lease nor waits, and the cluster remembers no end of its grants.
     """
 
     status: Literal["unknown"]

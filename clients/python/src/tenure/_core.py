@@ -277,7 +277,7 @@ class Core:
         return released
 
     async def _was_released(self, hold: Hold, token: int) -> bool | None:
-        """Whether the grant was released. `None` if it is in force, or if the cluster does not answer or has forgotten it."""
+        """Whether the grant was released. `None`: it is in force, or the cluster does not answer or has forgotten it."""
         try:
             standing = await self._standing(hold)
         except TenureError:

@@ -115,7 +115,7 @@ test("release_of_a_forgotten_grant_is_unknown", async () => {
   });
   const held = await manager().acquire("job");
   await assert.rejects(held.release(), Unknown);
-  assert.equal(held.isHeld, false);
+  assert.equal(held.isHeld(), false);
 });
 
 test("invalid_answer_to_a_hand_over_is_unknown", async () => {

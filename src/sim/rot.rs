@@ -2,7 +2,7 @@
 //! one bit, and decodes the result like the store on disk.
 
 use super::storage::MemoryStorage;
-use crate::storage::record::{self, Kind, LogPartV1, RecordError};
+use crate::storage::disk::segment::{Batch, Item, Record, SEGMENT_HEADER_BYTES};
 use crate::storage::{LogRecord, Storage};
 
 /// One bit of the stored log: the number of the entry from the first one, and the bit in that entry. Values beyond the
@@ -21,18 +21,24 @@ impl MemoryStorage {
         let from = floor.map_or(0, |floor| floor.index + 1);
         let records = self.read_log(from, last?.index + 1, usize::MAX).ok()?;
         let record = records.get(flip.entry % records.len().max(1))?;
-        Some(decode_flipped(record, flip.bit).map_err(|error| error.to_string()))
+        Some(decode_flipped(record, flip.bit))
     }
 }
 
-fn decode_flipped(record: &LogRecord, bit: usize) -> Result<LogRecord, RecordError> {
-    let mut stored = record::seal_part(record, 0);
+fn decode_flipped(record: &LogRecord, bit: usize) -> Result<LogRecord, String> {
+    const SALT: u64 = 7;
+    let mut batch = Batch::default();
+    batch.push(&Item::Entry { position: record.position, payload: &record.payload });
+    let mut stored = batch.seal(SALT, SEGMENT_HEADER_BYTES, 1).to_vec();
     let bit = bit % (stored.len() * 8);
     stored[bit / 8] ^= 1 << (bit % 8);
-    let key = record::log_key(record.position.index, 0);
-    let read: LogPartV1 = record::unseal(Kind::LogPart, &key, &stored)?;
-    let position = crate::storage::Position { term: read.term, ..record.position };
-    Ok(LogRecord { position, payload: bytes::Bytes::copy_from_slice(read.payload.0) })
+    let read = Record::read(&stored, SALT, SEGMENT_HEADER_BYTES).ok_or("no valid record")?;
+    match read.item().map_err(|error| error.to_string())? {
+        Item::Entry { position, payload } => {
+            Ok(LogRecord { position, payload: bytes::Bytes::copy_from_slice(payload) })
+        }
+        other => Err(format!("no entry but {other:?}")),
+    }
 }
 
 #[cfg(test)]

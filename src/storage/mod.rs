@@ -261,6 +261,10 @@ pub enum StorageError {
     #[error("log entry {found} does not follow the log: expected index {expected}")]
     NotContiguous { expected: u64, found: u64 },
 
+    /// A log entry is too large for the store.
+    #[error("log entry {index} has {bytes} bytes: at most {max} are allowed")]
+    EntryTooLarge { index: u64, bytes: usize, max: usize },
+
     /// The log no longer has the entry.
     #[error("log entry {index} was purged: the log starts after {floor}")]
     Purged { index: u64, floor: u64 },

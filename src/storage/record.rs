@@ -9,7 +9,9 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::{LogRecord, MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
+#[cfg(test)]
+use super::LogRecord;
+use super::{MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, codec};
 
 // Keys of the tree `meta`.
 pub(in crate::storage) const IDENTITY: &[u8] = b"identity";
@@ -129,17 +131,20 @@ pub(in crate::storage) fn split_log_key(key: &[u8]) -> Option<(u64, u32)> {
 }
 
 /// The number of parts of an entry. An empty entry has one part.
+#[cfg(test)]
 pub(in crate::storage) fn parts(record: &LogRecord) -> u32 {
     u32::try_from(record.payload.len().div_ceil(PART_BYTES).max(1)).expect("an entry is far below 64 TiB")
 }
 
 /// The payload of one part.
+#[cfg(test)]
 pub(in crate::storage) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
     let start = part as usize * PART_BYTES;
     &record.payload[start..record.payload.len().min(start + PART_BYTES)]
 }
 
 /// The stored form of one part.
+#[cfg(test)]
 pub(crate) fn seal_part(record: &LogRecord, part: u32) -> Vec<u8> {
     let payload = part_bytes(record, part);
     let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };

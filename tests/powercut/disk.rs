@@ -26,7 +26,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HonoredSyncs {
     All,
-    /// Every `fdatasync` is ignored, as in a store that relies only on sled's `flush`.
+    /// Every `fdatasync` is ignored.
     NoDataSync,
     /// Every fourth `fdatasync` is ignored.
     MostDataSyncs,
@@ -215,6 +215,13 @@ impl NameChange {
             && let Some(inode) = inode.or(removed)
         {
             names.insert(path.clone(), inode);
+            if let Some(from) = &self.remove {
+                let below: Vec<PathBuf> = names.keys().filter(|name| name.starts_with(from)).cloned().collect();
+                for name in below {
+                    let inode = names.remove(&name).expect("the names were just listed");
+                    names.insert(path.join(name.strip_prefix(from).expect("it starts with it")), inode);
+                }
+            }
         }
     }
 }

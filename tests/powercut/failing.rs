@@ -85,7 +85,10 @@ fn failed_sync_is_not_retried() {
     let results: Vec<Result<(), StorageError>> = std::iter::repeat_with(result).take(50).collect();
     let text = results[0].clone().unwrap_err().to_string();
     assert!(results.iter().all(|result| *result == results[0]), "every callback gets the same error");
-    assert!(text.starts_with(&format!("could not sync {}", scratch.path().join("store/db").display())), "{text}");
+    assert!(
+        text.starts_with(&format!("could not sync {}", scratch.path().join("log/0000000000000001.log").display())),
+        "{text}"
+    );
     assert!(text.contains("check the disk and the system's log"), "{text}");
     assert_eq!(recorder.data_syncs(), before + 1);
     storage.close();

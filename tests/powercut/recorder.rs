@@ -336,9 +336,13 @@ pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int
     let renamed = unsafe { libc::syscall(libc::SYS_renameat2, at, from, at, to, 0) } as c_int;
     if let (Some((recorder, from)), Some((_, to)), 0) = (registry.find(from), registry.find(to), renamed) {
         let dir = registry.dirs.get_mut(&recorder).expect("find returned this id");
-        if let Some(file) = dir.names.remove(&from) {
-            dir.names.insert(to.clone(), file);
-        }
+        let moved = |name: PathBuf| match name.strip_prefix(&from) {
+            Ok(rest) if rest == Path::new("") => to.clone(),
+            Ok(rest) => to.join(rest),
+            Err(_) => name,
+        };
+        dir.names.remove(&to);
+        dir.names = std::mem::take(&mut dir.names).into_iter().map(|(name, file)| (moved(name), file)).collect();
         dir.events.push(Event::Rename { from, to });
     }
     renamed

@@ -58,7 +58,7 @@ pub fn record_flood(scratch: &Path) -> Recording {
     Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
 }
 
-/// Records a truncation that needs several commits.
+/// Records a truncation of many entries.
 pub fn record_truncation(scratch: &Path) -> Recording {
     let recorder = Arc::new(Recorder::new(scratch, []));
     let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
@@ -85,10 +85,12 @@ impl Recording {
         last(|event| matches!(event, Event::Submitted))..=last(|event| matches!(event, Event::Acknowledged(_)))
     }
 
-    /// Whether sled wiped a free segment while it opened.
-    pub fn wipes_a_segment(&self) -> bool {
+    /// Whether the store overwrote a torn group while it opened. It always writes one sector.
+    pub fn overwrites_a_torn_group(&self) -> bool {
+        let sizes = 513..1 << 20;
+        let is_torn = |bytes: &[u8]| sizes.contains(&bytes.len()) && bytes.iter().all(|byte| *byte == 0);
         let opening = &self.events[..self.opened];
-        opening.iter().any(|event| matches!(event, Event::Write { bytes, .. } if bytes.len() == 8 << 20))
+        opening.iter().any(|event| matches!(event, Event::Write { bytes, .. } if is_torn(bytes)))
     }
 
     pub fn written_bytes(&self) -> usize {
@@ -96,11 +98,20 @@ impl Recording {
         self.events.iter().map(bytes).sum()
     }
 
-    /// The most bytes that the open store wrote between two data syncs.
-    pub fn largest_commit(&self) -> usize {
+    /// The most bytes that the open store wrote to sled's file between two data syncs of it.
+    pub fn largest_sled_commit(&self) -> usize {
+        let path = Path::new(DATA_DIR).join("store/db");
+        let created = self.events.iter().find_map(|event| match event {
+            Event::Create { path: created, file } if *created == path => Some(*file),
+            _ => None,
+        });
+        let db = created.or(self.base.files.get(&path).map(|(file, _)| *file)).expect("the store has the file");
         let used = &self.events[self.opened..];
-        let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, .. }));
-        let bytes = |event: &Event| if let Event::Write { bytes, .. } = event { bytes.len() } else { 0 };
+        let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, file } if *file == db));
+        let bytes = |event: &Event| match event {
+            Event::Write { bytes, file, .. } if *file == db => bytes.len(),
+            _ => 0,
+        };
         commits.map(|commit| commit.iter().map(bytes).sum()).max().unwrap_or(0)
     }
 }

@@ -1,14 +1,17 @@
-//! Group commit. Only the storage thread writes to sled, in groups that share one sync.
+//! Group commit. Only the storage thread writes, in groups that share one sync.
 //!
 //! A group holds the operations that callers queued during the previous commit, up to [`GROUP_BYTES`] or
-//! [`GROUP_ENTRIES`]. Its writes are single inserts and removes in queue order. sled's log recovers to a prefix of
-//! them. Then `flush()` passes sled's buffers to the kernel, and `fdatasync` on a second file handle makes them
-//! durable. The `flush` of sled alone neither reaches the device nor stores the new file size. The callbacks run after
+//! [`GROUP_ENTRIES`]. Its records of the log are durable after one write and one `fdatasync`. The callbacks run after
 //! the sync.
 //!
-//! The bound on a group protects data: commits near the size of a sled segment lost data in tests. The file receives a
-//! multiple of the payload, because sled writes whole pages and moves old ones. The storage thread measures these
-//! bytes, too, and syncs within a group when they exceed [`UNSYNCED_BYTES`].
+//! Manifests and chunks of snapshots are in sled. A group with such writes makes them durable first: single inserts and
+//! removes, of which sled's log recovers a prefix. `flush()` passes sled's buffers to the kernel, and `fdatasync` on a
+//! second file handle makes them durable. The `flush` of sled alone neither reaches the device nor stores the new file
+//! size.
+//!
+//! The bound on a group protects sled's data: commits near the size of a sled segment lost data in tests. The file
+//! receives a multiple of the payload, because sled writes whole pages and moves old ones. The storage thread measures
+//! these bytes, too, and syncs within a group when they exceed [`UNSYNCED_BYTES`].
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -17,15 +20,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::directory::Directory;
+use super::log::{GroupPlace, LogGroup, SegmentLog};
 use super::metrics::CommitMetrics;
-use super::reclaim::Reclaim;
+use super::segment::Item;
 use super::trees::{self, Trees};
 use super::{SharedStore, WriteOp};
-use crate::storage::record::{
-    self, COMMITTED, ChunkV1, CommittedV1, FLOOR, Kind, ManifestV1, PositionV1, Raw, SNAPSHOT, VOTE, VoteV1, chunk_key,
-    log_key,
-};
-use crate::storage::{Done, LogRecord, Position, SnapshotManifest, StorageError, VoteRecord};
+use crate::storage::record::{self, ChunkV1, Kind, ManifestV1, Raw, SNAPSHOT, chunk_key};
+use crate::storage::{Done, LogRecord, SnapshotManifest, StorageError};
 
 /// Maximum bytes of payload in one group.
 const GROUP_BYTES: usize = 128 << 10;
@@ -43,33 +44,34 @@ pub(super) struct Committer {
     directory: Directory,
     /// A second handle of sled's data file. `fdatasync` on it also covers the writes through sled's own handle.
     data_file: File,
+    log: SegmentLog,
     ops: VecDeque<WriteOp>,
-    /// The progress of the append at the front of `ops`: written entries, and written parts of the next entry.
-    cursor: (usize, u32),
+    /// The number of entries of the append at the front of `ops` that earlier groups wrote.
+    cursor: usize,
     pub(super) group: Group,
-    /// Writes since the last flush of sled.
+    /// Writes of sled since its last flush.
     unflushed: usize,
     /// sled's log is on the device up to this offset.
     synced_lsn: i64,
-    pub(super) reclaims: VecDeque<Reclaim>,
+    /// Snapshots whose chunks are removed.
+    pub(super) reclaims: VecDeque<u64>,
+    pub(super) groups_since_removal: usize,
     /// Chunks written of each unfinished snapshot.
     unfinished: HashMap<u64, u64>,
     metrics: CommitMetrics,
 }
 
 /// The current group commit.
-#[derive(Default)]
 pub(super) struct Group {
+    log: LogGroup,
     bytes: usize,
     pub writes: usize,
-    pub entries: usize,
+    pub has_sled_writes: bool,
+    entries: usize,
     /// Entries are written up to this sequence number of the tail.
     written_seq: u64,
     callbacks: VecDeque<(Done, Result<(), StorageError>)>,
-    /// Removals that may start only after the sync.
-    reclaims: Vec<Reclaim>,
     finished_snapshot: Option<SnapshotManifest>,
-    committed: Option<Option<Position>>,
 }
 
 /// The result of writing one operation.
@@ -82,6 +84,19 @@ enum WriteProgress {
 }
 
 impl Group {
+    fn new(log: LogGroup) -> Group {
+        Group {
+            log,
+            bytes: 0,
+            writes: 0,
+            has_sled_writes: false,
+            entries: 0,
+            written_seq: 0,
+            callbacks: VecDeque::new(),
+            finished_snapshot: None,
+        }
+    }
+
     fn has_room_for(&self, bytes: usize) -> bool {
         self.writes == 0 || (self.bytes + bytes <= GROUP_BYTES && self.writes < GROUP_ENTRIES)
     }
@@ -112,26 +127,34 @@ pub(super) fn run_thread(mut committer: Committer) {
 }
 
 impl Committer {
-    pub fn new(shared: Arc<SharedStore>, trees: Trees, directory: Directory, data_file: File) -> Committer {
+    pub fn new(
+        shared: Arc<SharedStore>,
+        trees: Trees,
+        directory: Directory,
+        data_file: File,
+        log: SegmentLog,
+    ) -> Committer {
         let synced_lsn = trees.written_lsn();
         Committer {
             shared,
             trees,
             directory,
             data_file,
+            group: Group::new(log.group()),
+            log,
             ops: VecDeque::new(),
-            cursor: (0, 0),
-            group: Group::default(),
+            cursor: 0,
             unflushed: 0,
             synced_lsn,
             reclaims: VecDeque::new(),
+            groups_since_removal: 0,
             unfinished: HashMap::new(),
             metrics: CommitMetrics::new(),
         }
     }
 
     /// Schedules removals that an earlier run did not finish.
-    pub fn schedule_reclaims(&mut self, reclaims: Vec<Reclaim>) {
+    pub fn schedule_reclaims(&mut self, reclaims: Vec<u64>) {
         self.reclaims.extend(reclaims);
     }
 
@@ -141,7 +164,7 @@ impl Committer {
             self.fill()?;
             self.commit()?;
         }
-        Ok(())
+        self.log.close()
     }
 
     /// Passes the error to all pending callbacks. The store must be closed or poisoned, so that no call queues more.
@@ -168,7 +191,9 @@ impl Committer {
             let last_note = state.closing && state.committed.is_some();
             if !self.ops.is_empty() || !self.reclaims.is_empty() && !state.closing || last_note {
                 state.committing_since = Some(Instant::now());
-                self.group.committed = state.committed.take();
+                if let Some(committed) = state.committed.take() {
+                    self.group.log.push(&Item::Committed(committed));
+                }
                 return true;
             }
             if state.closing {
@@ -181,9 +206,6 @@ impl Committer {
     }
 
     fn fill(&mut self) -> Result<(), StorageError> {
-        if let Some(position) = self.group.committed {
-            self.write_committed(position)?;
-        }
         while let Some(op) = self.ops.pop_front() {
             match self.write(&op) {
                 Ok(WriteProgress::Complete) => self.group.callbacks.extend(op.into_done().map(|done| (done, Ok(())))),
@@ -209,70 +231,49 @@ impl Committer {
             // A manifest states that its chunks are durable, so an earlier group must have synced them.
             WriteOp::Finish { .. } if self.group.writes > 0 => return Ok(WriteProgress::Partial),
             WriteOp::Finish { manifest, .. } => return self.finish_snapshot(manifest),
-            WriteOp::Append { records, first_seq, .. } => return self.write_entries(records, *first_seq),
-            WriteOp::Truncate { after, .. } => return self.remove_end(*after),
+            WriteOp::Append { records, first_seq, .. } => return Ok(self.write_entries(records, *first_seq)),
             op if !self.group.has_room_for(op.bytes()) => return Ok(WriteProgress::Partial),
-            WriteOp::Purge { upto, .. } => {
-                self.write_floor(*upto)?;
-                // Remove entries only after the floor is durable: a missing entry above the floor is damage.
-                self.group.reclaims.push(Reclaim::Log(upto.index));
+            WriteOp::Truncate { last, .. } => {
+                if *last != self.group.log.state().last {
+                    self.group.log.push(&Item::Truncate(*last));
+                }
             }
-            WriteOp::Vote { vote, .. } => self.write_vote(*vote)?,
+            WriteOp::Purge { upto, .. } => self.group.log.push(&Item::Floor(*upto)),
+            WriteOp::Vote { vote, .. } => self.group.log.push(&Item::Vote(*vote)),
             WriteOp::Chunk { id, number, bytes, .. } => self.write_chunk(*id, *number, bytes)?,
             WriteOp::Abandon { id } => {
                 self.unfinished.remove(id);
-                self.reclaims.push_back(Reclaim::Snapshot(*id));
+                self.reclaims.push_back(*id);
             }
         }
         self.group.wrote(op.bytes());
-        self.count_write(op.bytes())?;
         Ok(WriteProgress::Complete)
     }
 
-    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> Result<WriteProgress, StorageError> {
-        let (mut next, mut part) = std::mem::take(&mut self.cursor);
-        while let Some(entry) = records.get(next) {
-            let bytes = record::part_bytes(entry, part).len();
-            if !self.group.has_room_for(bytes) {
-                self.cursor = (next, part);
-                return Ok(WriteProgress::Partial);
+    fn write_entries(&mut self, records: &[LogRecord], first_seq: u64) -> WriteProgress {
+        let first = std::mem::take(&mut self.cursor);
+        for (n, LogRecord { position, payload }) in records.iter().enumerate().skip(first) {
+            if !self.group.has_room_for(payload.len()) {
+                self.cursor = n;
+                return WriteProgress::Partial;
             }
-            self.insert(&self.trees.log, &log_key(entry.position.index, part), record::seal_part(entry, part))?;
-            self.group.wrote(bytes);
-            self.count_write(bytes)?;
-            part += 1;
-            if part == record::parts(entry) {
-                self.group.entries += 1;
-                self.group.written_seq = first_seq + next as u64;
-                (next, part) = (next + 1, 0);
-            }
+            self.group.log.push(&Item::Entry { position: *position, payload });
+            self.group.wrote(payload.len());
+            self.group.entries += 1;
+            self.group.written_seq = first_seq + n as u64;
         }
-        Ok(WriteProgress::Complete)
-    }
-
-    /// Removes entries from the end, so that a power cut at any point leaves a contiguous log that ends earlier.
-    fn remove_end(&mut self, after: Option<u64>) -> Result<WriteProgress, StorageError> {
-        let above = log_key(after.map_or(0, |after| after + 1), 0);
-        while let Some(last) = self.trees.log.range(above..).next_back() {
-            let (key, value) = last.map_err(|error| self.failed("read", error))?;
-            if !self.group.has_room_for(value.len()) {
-                return Ok(WriteProgress::Partial);
-            }
-            self.remove(&self.trees.log, &key)?;
-            self.group.wrote(value.len());
-            self.count_write(value.len())?;
-        }
-        Ok(WriteProgress::Complete)
+        WriteProgress::Complete
     }
 
     fn finish_snapshot(&mut self, manifest: &SnapshotManifest) -> Result<WriteProgress, StorageError> {
         let SnapshotManifest { id, meta, chunks, bytes, crc } = manifest;
         let found = self.unfinished.remove(id).unwrap_or(0);
         if found != *chunks {
-            self.reclaims.push_back(Reclaim::Snapshot(*id));
+            self.reclaims.push_back(*id);
             return Ok(WriteProgress::Rejected(StorageError::SnapshotIncomplete { id: *id, expected: *chunks, found }));
         }
         let stored = ManifestV1 { id: *id, meta: Raw(meta), chunks: *chunks, bytes: *bytes, crc: *crc };
+        self.group.has_sled_writes = true;
         self.insert(&self.trees.meta, SNAPSHOT, record::seal(Kind::Manifest, SNAPSHOT, &stored, meta.len()))?;
         self.group.wrote(meta.len());
         self.group.finished_snapshot = Some(manifest.clone());
@@ -280,26 +281,24 @@ impl Committer {
     }
 
     /// Makes the group durable, then runs its callbacks in order.
-    ///
-    /// It never retries a failed sync: the kernel may have dropped the pages that it could not write, and a second sync
-    /// would report success without them.
     fn commit(&mut self) -> Result<(), StorageError> {
         let start = Instant::now();
-        self.flush()?;
-        self.sync()?;
+        if self.group.has_sled_writes {
+            self.flush()?;
+            self.sync()?;
+        }
+        let place = if self.group.log.is_empty() { None } else { Some(self.log.write(&self.group.log)?) };
         self.metrics.committed(self.group.entries, self.group.bytes, start.elapsed());
 
-        let replaced = self.publish();
-        self.reclaims.append(&mut self.group.reclaims.drain(..).collect());
-        self.reclaims.extend(replaced.map(Reclaim::Snapshot));
-        while let Some((done, result)) = self.group.callbacks.pop_front() {
+        let mut group = std::mem::replace(&mut self.group, Group::new(self.log.group()));
+        self.reclaims.extend(self.publish(&mut group, place));
+        for (done, result) in group.callbacks {
             done(result);
         }
-        self.group = Group::default();
-        Ok(())
+        self.log.trim()
     }
 
-    /// Counts a write, and syncs if sled has written more than [`UNSYNCED_BYTES`]. This sync runs no callbacks: a power
+    /// Counts a write of sled, and syncs if sled has written more than [`UNSYNCED_BYTES`]. This sync runs no callbacks: a power
     /// cut after it leaves a prefix of the writes, as at any other point.
     pub(super) fn count_write(&mut self, bytes: usize) -> Result<(), StorageError> {
         self.unflushed += 1 + (bytes >> 10);
@@ -324,44 +323,28 @@ impl Committer {
     }
 
     /// Shows the durable group to readers. Returns the id of the replaced snapshot.
-    fn publish(&mut self) -> Option<u64> {
+    fn publish(&self, group: &mut Group, place: Option<GroupPlace>) -> Option<u64> {
         let mut state = self.shared.state.lock();
         state.committing_since = None;
-        state.tail.mark_written(self.group.written_seq);
-        let finished = self.group.finished_snapshot.take()?;
+        if let Some(place) = place {
+            group.log.publish(place, &mut state.index);
+        }
+        state.tail.mark_written(group.written_seq);
+        let finished = group.finished_snapshot.take()?;
         state.snapshot.replace(finished).map(|replaced| replaced.id)
     }
 
     fn write_chunk(&mut self, id: u64, number: u64, bytes: &[u8]) -> Result<(), StorageError> {
         let key = chunk_key(id, number);
         let value = record::seal(Kind::Chunk, &key, &ChunkV1 { payload: Raw(bytes) }, bytes.len());
+        self.group.has_sled_writes = true;
         self.insert(&self.trees.snap, &key, value)?;
         *self.unfinished.entry(id).or_default() += 1;
-        Ok(())
-    }
-
-    fn write_floor(&self, upto: Position) -> Result<(), StorageError> {
-        let stored = PositionV1 { term: upto.term, index: upto.index };
-        self.insert(&self.trees.meta, FLOOR, record::seal(Kind::Floor, FLOOR, &stored, 0))
-    }
-
-    fn write_vote(&self, vote: VoteRecord) -> Result<(), StorageError> {
-        let stored = VoteV1 { term: vote.term, candidate: vote.candidate, committed: vote.committed };
-        self.insert(&self.trees.meta, VOTE, record::seal(Kind::Vote, VOTE, &stored, 0))
-    }
-
-    fn write_committed(&self, position: Option<Position>) -> Result<(), StorageError> {
-        let position = position.map(|position| PositionV1 { term: position.term, index: position.index });
-        let value = record::seal(Kind::Committed, COMMITTED, &CommittedV1 { position }, 0);
-        self.insert(&self.trees.meta, COMMITTED, value)
+        self.count_write(bytes.len())
     }
 
     fn insert(&self, tree: &sled::Tree, key: &[u8], value: Vec<u8>) -> Result<(), StorageError> {
         tree.insert(key, value).map(drop).map_err(|error| self.failed("write", error))
-    }
-
-    pub(super) fn remove(&self, tree: &sled::Tree, key: &[u8]) -> Result<(), StorageError> {
-        tree.remove(key).map(drop).map_err(|error| self.failed("write", error))
     }
 
     pub(super) fn failed(&self, action: &'static str, error: sled::Error) -> StorageError {
@@ -388,8 +371,10 @@ mod tests {
             trees: RwLock::new(Some(trees.clone())),
             failure: watch::Sender::new(None),
             dir: directory.path().to_path_buf(),
+            log_dir: directory.log(),
         };
-        Committer::new(Arc::new(shared), trees, directory, data_file)
+        let log = SegmentLog::create(&directory.log()).expect("a writable folder");
+        Committer::new(Arc::new(shared), trees, directory, data_file, log)
     }
 
     #[test]
@@ -406,9 +391,10 @@ mod tests {
             for number in 0..2 * UNSYNCED_BYTES as usize / VALUE {
                 committer.trees.snap.insert(number.to_be_bytes(), vec![7; VALUE]).expect("written");
             }
-            let entry = |index| LogRecord { position: Position { term: 1, index }, payload: Bytes::from_static(b"7") };
-            let records = (0..2 * FLUSH_EVERY as u64).map(entry).collect();
-            committer.ops.push_back(WriteOp::Append { records, first_seq: 1, done: Box::new(drop) });
+            for number in 0..2 * FLUSH_EVERY as u64 {
+                let bytes = Bytes::from_static(b"7");
+                committer.ops.push_back(WriteOp::Chunk { id: 1, number, bytes, done: Box::new(drop) });
+            }
             let filled = committer.fill();
             match device {
                 None => assert!(filled.is_ok() && committer.synced_lsn > before, "control: {filled:?}"),

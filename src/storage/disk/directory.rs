@@ -5,6 +5,8 @@
 //!   LOCK             locked while a process uses the directory
 //!   TENURE           the marker: this directory is initialised for this node (the cluster may not exist yet)
 //!   RESTORING        a restore has begun and not finished
+//!   log/             segments of the log, and `new` for the next one
+//!   log.new/         only during a migration from format 1
 //!   store/           sled: db, conf, blobs/ (always empty), snap.*
 //! ```
 //!
@@ -16,6 +18,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use super::log;
 use crate::storage::{Identity, StorageError};
 
 /// The file name of the marker.
@@ -26,8 +29,10 @@ const RESTORING: &str = "RESTORING";
 /// The directory that a file system creates at its root.
 const LOST_AND_FOUND: &str = "lost+found";
 const STORE: &str = "store";
-/// The newest format that this program reads and writes.
-pub(crate) const FORMAT: u32 = 1;
+const LOG: &str = "log";
+const MIGRATED_LOG: &str = "log.new";
+/// The format that this program writes: a log of segments. It also reads format 1, whose log is in sled.
+pub(crate) const FORMAT: u32 = 2;
 
 /// A data directory that this process has locked.
 #[derive(Debug)]
@@ -101,13 +106,30 @@ impl Directory {
         self.store().join("db")
     }
 
-    /// Returns whether the directory was initialised for `expected`. It is an error if it was initialised for another
-    /// node, or if its data is gone.
-    pub fn check_marker(&self, expected: &Identity) -> Result<bool, StorageError> {
+    /// The directory of the log's segments.
+    pub fn log(&self) -> PathBuf {
+        self.path.join(LOG)
+    }
+
+    /// The log that a migration writes.
+    pub fn migrated_log(&self) -> PathBuf {
+        self.path.join(MIGRATED_LOG)
+    }
+
+    /// Gives a migrated log its name.
+    pub fn name_migrated_log(&self) -> Result<(), StorageError> {
+        let from = self.migrated_log();
+        fs::rename(&from, self.log()).map_err(|error| StorageError::io("rename", &from, &error))?;
+        sync(&self.path)
+    }
+
+    /// Returns the format if the directory was initialised for `expected`, or `None`. It is an error if it was
+    /// initialised for another node, or if its data is gone.
+    pub fn check_marker(&self, expected: &Identity) -> Result<Option<u32>, StorageError> {
         let path = self.path.join(MARKER);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StorageError::io("read", path, &error)),
         };
         let Some((format, found)) = parse_marker(&text) else {
@@ -122,7 +144,12 @@ impl Directory {
         if fs::metadata(&data).map_or(0, |data| data.len()) == 0 {
             return Err(self.emptied(expected, format!("{} is missing or empty", data.display())));
         }
-        Ok(true)
+        // A power cut between the marker of format 2 and the rename leaves only the migrated log.
+        let logs = [self.log(), self.migrated_log()];
+        if format > 1 && !log::has_segments(&logs[0])? && (logs[0].exists() || !log::has_segments(&logs[1])?) {
+            return Err(self.emptied(expected, format!("{} is missing or empty", logs[0].display())));
+        }
+        Ok(Some(format))
     }
 
     pub fn check_identity(&self, found: Identity, expected: &Identity) -> Result<(), StorageError> {
@@ -154,25 +181,7 @@ impl Directory {
         }
         remove_torn_settings(&store.join("conf"))?;
         sync(&store)?;
-        self.drop_cached_pages()
-    }
-
-    /// Drops the cached pages of the data file. After a failed sync, the kernel can hold pages that it marks as clean
-    /// but that are not on the disk. The store treats all data that it reads at opening as durable, so the reads must
-    /// reach the disk.
-    fn drop_cached_pages(&self) -> Result<(), StorageError> {
-        let path = self.data_file();
-        let data = match File::options().read(true).write(true).open(&path) {
-            Ok(data) => data,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(StorageError::io("open", path, &error)),
-        };
-        // First write the dirty pages of a killed process: they are valid.
-        data.sync_all().map_err(|error| StorageError::io("sync", &path, &error))?;
-        #[cfg(target_os = "linux")]
-        rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed)
-            .map_err(|error| StorageError::io("drop the cached pages of", &path, &error.into()))?;
-        Ok(())
+        drop_cached_pages(&self.data_file())
     }
 
     /// Syncs the files that sled created and the directories with their names.
@@ -196,6 +205,22 @@ impl Directory {
         write().map_err(|error| StorageError::io("write", &path, &error))?;
         sync(&self.path)
     }
+}
+
+/// Drops the cached pages of a file. After a failed sync, the kernel can hold pages that it marks as clean but that are
+/// not on the disk. The store treats all data that it reads at opening as durable, so the reads must reach the disk.
+pub(super) fn drop_cached_pages(path: &Path) -> Result<(), StorageError> {
+    let data = match File::options().read(true).write(true).open(path) {
+        Ok(data) => data,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(StorageError::io("open", path, &error)),
+    };
+    // First write the dirty pages of a killed process: they are valid.
+    data.sync_all().map_err(|error| StorageError::io("sync", path, &error))?;
+    #[cfg(target_os = "linux")]
+    rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|error| StorageError::io("drop the cached pages of", path, &error.into()))?;
+    Ok(())
 }
 
 /// Completes or undoes the page table that sled was writing when it was interrupted.
@@ -266,7 +291,7 @@ fn create_ancestors(path: &Path) -> Result<(), StorageError> {
     }
 }
 
-fn sync(path: &Path) -> Result<(), StorageError> {
+pub(super) fn sync(path: &Path) -> Result<(), StorageError> {
     let synced = File::open(path).and_then(|file| file.sync_all());
     synced.map_err(|error| StorageError::io("sync", path, &error))
 }
@@ -298,8 +323,8 @@ mod tests {
     fn marker_text_reads_back() {
         let identity = Identity { cluster: "a \"b\"\nc = d".to_string(), node: 7 };
         let text = marker_text(&identity);
-        assert_eq!(text.lines().nth(2), Some("format = 1"));
-        assert_eq!(parse_marker(&text), Some((1, identity)));
+        assert_eq!(text.lines().nth(2), Some("format = 2"));
+        assert_eq!(parse_marker(&text), Some((2, identity)));
         assert_eq!(parse_marker(""), None);
         assert_eq!(parse_marker("format = 1\ncluster = \"x\"\n"), None);
     }

@@ -2,11 +2,16 @@
 
 mod commit;
 pub(crate) mod directory;
+mod index;
+mod log;
 mod metrics;
+pub(super) mod migration;
 mod reading;
 mod reclaim;
 mod recovery;
+pub(crate) mod replay;
 mod restoring;
+pub(crate) mod segment;
 mod tail;
 pub(super) mod trees;
 
@@ -20,8 +25,10 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::watch;
 
+use self::index::LogIndex;
 pub(crate) use self::metrics::describe_metrics;
 pub use self::restoring::Restoring;
+use self::segment::MAX_ENTRY_BYTES;
 use self::tail::Tail;
 use self::trees::Trees;
 use super::record::{self, ChunkV1, Kind, chunk_key};
@@ -58,10 +65,11 @@ struct SharedStore {
     pub state: Mutex<QueuedState>,
     /// The storage thread waits for work on this condition.
     pub wake: Condvar,
-    /// For reads. `None` after the store is closed.
+    /// For reads of snapshots. `None` after the store is closed.
     trees: RwLock<Option<Trees>>,
     failure: watch::Sender<Option<StorageError>>,
     dir: PathBuf,
+    log_dir: PathBuf,
 }
 
 /// One queued write.
@@ -73,7 +81,8 @@ enum WriteOp {
         done: Done,
     },
     Truncate {
-        after: Option<u64>,
+        /// The last position after the truncation.
+        last: Option<Position>,
         done: Done,
     },
     Purge {
@@ -104,6 +113,8 @@ enum WriteOp {
 struct QueuedState {
     pub queue: VecDeque<WriteOp>,
     pub tail: Tail,
+    /// The places of all durable entries.
+    pub index: LogIndex,
     pub floor: Option<Position>,
     pub last: Option<Position>,
     pub vote: Option<VoteRecord>,
@@ -112,8 +123,6 @@ struct QueuedState {
     /// The newest durable snapshot.
     pub snapshot: Option<SnapshotManifest>,
     pub next_snapshot_id: u64,
-    /// The number of truncates. A reader without the lock compares it to detect a concurrent truncate.
-    pub truncations: u64,
     pub failure: Option<StorageError>,
     pub closing: bool,
     /// Whether the storage thread waits for a wake-up.
@@ -191,9 +200,7 @@ impl Storage for SledStorage {
             if state.last.is_some_and(|last| index.is_none_or(|index| last.index > index)) {
                 state.truncate(at);
             }
-            // Never below the floor: entries there no longer belong to the log.
-            let after = index.max(state.floor.map(|floor| floor.index));
-            Ok(WriteOp::Truncate { after, done })
+            Ok(WriteOp::Truncate { last: state.last, done })
         });
     }
 
@@ -281,9 +288,10 @@ impl Storage for SledStorage {
 }
 
 impl QueuedState {
-    pub fn new(recovered: &Recovered, tail: Tail, next_snapshot_id: u64) -> QueuedState {
+    pub fn new(recovered: &Recovered, tail: Tail, index: LogIndex, next_snapshot_id: u64) -> QueuedState {
         QueuedState {
             tail,
+            index,
             floor: recovered.purged,
             last: recovered.last,
             vote: recovered.vote,
@@ -305,6 +313,7 @@ impl QueuedState {
     /// Appends entries to the tail. Returns the sequence number of the first.
     pub fn append(&mut self, records: &[LogRecord]) -> Result<u64, StorageError> {
         check_contiguous(self.last, records)?;
+        check_sizes(records)?;
         let first_seq = self.tail.newest_seq() + 1;
         for record in records {
             self.tail.push(record.clone());
@@ -317,7 +326,6 @@ impl QueuedState {
     pub fn truncate(&mut self, at: Option<Position>) {
         self.tail.truncate_after(at.map(|at| at.index));
         self.last = at.or(self.floor);
-        self.truncations += 1;
     }
 
     pub fn purge(&mut self, upto: Position) {
@@ -337,6 +345,16 @@ pub(crate) fn check_contiguous(last: Option<Position>, records: &[LogRecord]) ->
     };
     match (first..).zip(records).find(|(expected, record)| record.position.index != *expected) {
         Some((expected, record)) => Err(StorageError::NotContiguous { expected, found: record.position.index }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that each entry fits into a segment.
+fn check_sizes(records: &[LogRecord]) -> Result<(), StorageError> {
+    match records.iter().find(|record| record.payload.len() > MAX_ENTRY_BYTES) {
+        Some(LogRecord { position, payload }) => {
+            Err(StorageError::EntryTooLarge { index: position.index, bytes: payload.len(), max: MAX_ENTRY_BYTES })
+        }
         None => Ok(()),
     }
 }

@@ -1,13 +1,15 @@
-//! Reads log entries: the newest from memory, older ones from their parts on the disk, while the storage thread changes
-//! both.
+//! Reads log entries: the newest from memory, older ones from their segments, while the storage thread changes both.
 
-use std::fmt::Display;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::SharedStore;
-use super::trees::Trees;
-use crate::storage::record::{self, Kind, LogPartV1, RecordError, log_key, split_log_key};
+use super::index::Location;
+use super::log::segment_path;
+use super::segment::{Header, Item, Record, SEGMENT_HEADER_BYTES};
 use crate::storage::{LogRecord, Position, StorageError};
 
 /// The result of one read so far.
@@ -18,28 +20,64 @@ struct Page {
     max_bytes: usize,
 }
 
-/// Entries below `to` are only on the disk.
+/// Entries that only the disk has, in one segment.
 struct Gap {
-    to: u64,
-    /// The truncations at the time of the check in memory.
-    truncations: u64,
-    /// The log was never purged.
-    is_first: bool,
+    segment: u64,
+    entries: Vec<(u64, Location)>,
+}
+
+/// The reason why an entry cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("its segment has another header")]
+    Header,
+    #[error("it has no valid record")]
+    Record,
+    #[error("it is missing")]
+    Missing,
 }
 
 impl Page {
     /// Takes entries until the byte limit. Returns whether there is room for more.
-    fn take_all(&mut self, entries: impl Iterator<Item = Result<LogRecord, Damage>>) -> Result<bool, Damage> {
+    fn take_all(&mut self, entries: impl IntoIterator<Item = LogRecord>) -> bool {
         for entry in entries {
-            let entry = entry?;
             self.bytes += entry.payload.len();
             if !self.records.is_empty() && self.bytes > self.max_bytes {
-                return Ok(false);
+                return false;
             }
             self.next = entry.position.index + 1;
             self.records.push(entry);
         }
-        Ok(true)
+        true
+    }
+}
+
+impl Gap {
+    fn read(&self, file: &File) -> Result<Vec<LogRecord>, Unreadable> {
+        let (Some((_, first)), Some((_, last))) = (self.entries.first(), self.entries.last()) else {
+            return Err(Unreadable::Missing);
+        };
+        let mut header = [0; SEGMENT_HEADER_BYTES];
+        file.read_exact_at(&mut header, 0)?;
+        let header = Header::decode(&header).ok().filter(|header| header.number == self.segment);
+        let salt = header.ok_or(Unreadable::Header)?.salt;
+        let from = first.offset as usize;
+        let mut bytes = vec![0; (last.offset + last.bytes) as usize - from];
+        file.read_exact_at(&mut bytes, from as u64)?;
+        let read = |(index, location): &(u64, Location)| {
+            let offset = location.offset as usize;
+            let record = Record::read(&bytes[offset - from..], salt, offset);
+            // The file may have been used again since the look into the index.
+            match record.and_then(|record| record.item().ok()) {
+                Some(Item::Entry { position, payload }) if position.index == *index => {
+                    Ok(LogRecord { position, payload: Bytes::copy_from_slice(payload) })
+                }
+                _ => Err(Unreadable::Record),
+            }
+        };
+        self.entries.iter().map(read).collect()
     }
 }
 
@@ -47,7 +85,7 @@ impl SharedStore {
     pub fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
         let mut page = Page { records: Vec::new(), next: from, bytes: 0, max_bytes };
         while let Some(gap) = self.read_tail(&mut page, to)? {
-            if !self.read_disk(&mut page, gap)? {
+            if !self.read_disk(&mut page, &gap)? {
                 break;
             }
         }
@@ -66,39 +104,46 @@ impl SharedStore {
             return Err(StorageError::Purged { index: page.next, floor: floor.index });
         }
         let memory_from = state.tail.first_index().unwrap_or(to).min(to);
-        if page.next < memory_from {
-            return Ok(Some(Gap { to: memory_from, truncations: state.truncations, is_first: state.floor.is_none() }));
+        // A log that was never purged may start at index 1.
+        let starts_at = state.index.first().unwrap_or(memory_from);
+        if page.next == 0 && state.floor.is_none() && starts_at.min(memory_from) == 1 {
+            page.next = 1;
         }
-        let in_memory = (page.next..to).map_while(|index| state.tail.get(index)).cloned();
-        page.take_all(in_memory.map(Ok)).map(|_| None).map_err(|damage| self.corrupt(damage))
+        if page.next >= memory_from {
+            let in_memory = (page.next..to).map_while(|index| state.tail.get(index)).cloned();
+            page.take_all(in_memory);
+            return Ok(None);
+        }
+        let (mut bytes, max_bytes) = (page.bytes, page.max_bytes);
+        let fits = |(_, location): &(u64, Location)| {
+            let has_room = bytes <= max_bytes;
+            bytes = bytes.saturating_add(location.bytes as usize);
+            has_room
+        };
+        let run = state.index.run(page.next).take_while(|(index, _)| *index < memory_from);
+        let entries: Vec<_> = run.take_while(fits).collect();
+        let segment = entries.first().map_or(0, |(_, location)| location.segment);
+        Ok(Some(Gap { segment, entries }))
     }
 
     /// Fills the page from the disk up to the end of the gap. Returns whether there is room for more.
-    fn read_disk(&self, page: &mut Page, gap: Gap) -> Result<bool, StorageError> {
-        let from = page.next;
-        let read = |trees: &Trees| page.take_all(Entries::above(&trees.log, from.checked_sub(1), Some(gap.to)));
-        let read = self.read(read)?;
-        // A log may start at index 1, but a concurrent purge may also have removed only entry 0.
-        let lacks_zero = from == 0 && page.records.first().is_none_or(|first| first.position.index != 0);
-        if lacks_zero && self.state.lock().floor.is_some() {
-            *page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: page.max_bytes };
-            return Ok(true);
-        }
-        match read {
-            Ok(true) if page.next == 0 && gap.is_first => page.next = 1,
-            Ok(true) if page.next < gap.to => return self.handle_unreadable(page.next, &gap, "it is missing"),
-            Ok(room) => return Ok(room),
-            Err(damage) => return self.handle_unreadable(page.next, &gap, damage),
-        }
-        Ok(true)
+    fn read_disk(&self, page: &mut Page, gap: &Gap) -> Result<bool, StorageError> {
+        let file = File::open(segment_path(&self.log_dir, gap.segment));
+        self.take_from(page, gap, file)
     }
 
-    /// Handles an unreadable entry: a concurrent truncate or purge removed it, or the store is damaged.
-    fn handle_unreadable(&self, index: u64, gap: &Gap, what: impl Display) -> Result<bool, StorageError> {
+    fn take_from(&self, page: &mut Page, gap: &Gap, file: io::Result<File>) -> Result<bool, StorageError> {
+        match file.map_err(Unreadable::Io).and_then(|file| gap.read(&file)) {
+            Ok(entries) => Ok(page.take_all(entries)),
+            Err(damage) => self.handle_unreadable(page.next, &damage),
+        }
+    }
+
+    /// Handles an unreadable entry: it was purged meanwhile and its segment is used again, or the store is damaged.
+    fn handle_unreadable(&self, index: u64, what: &Unreadable) -> Result<bool, StorageError> {
         let state = self.state.lock();
         state.check()?;
-        let is_purged = state.floor.is_some_and(|floor| index <= floor.index);
-        if is_purged || state.truncations != gap.truncations {
+        if state.floor.is_some_and(|floor| index <= floor.index) {
             return Ok(true);
         }
         drop(state);
@@ -120,116 +165,18 @@ impl SharedStore {
     }
 }
 
-/// An iterator over entries. It checks every record and that the entries are contiguous.
-pub(super) struct Entries {
-    iter: sled::Iter,
-    next: Expected,
-}
-
-/// A decoded part.
-struct Part {
-    index: u64,
-    number: u32,
-    term: u64,
-    parts: u32,
-    payload: Bytes,
-}
-
-/// The index that the next entry must have.
-enum Expected {
-    /// Index 0 or 1: the start of a log that was never purged.
-    Start,
-    Index(u64),
-}
-
-impl Entries {
-    /// Entries above `floor` and below `to`.
-    pub fn above(log: &sled::Tree, floor: Option<u64>, to: Option<u64>) -> Entries {
-        let from = floor.map_or(0, |floor| floor + 1);
-        let iter = match to {
-            Some(to) => log.range(log_key(from, 0)..log_key(to.max(from), 0)),
-            None => log.range(log_key(from, 0)..),
-        };
-        Entries { iter, next: floor.map_or(Expected::Start, |floor| Expected::Index(floor + 1)) }
-    }
-
-    fn read(&mut self) -> Result<Option<LogRecord>, Damage> {
-        let Some(first) = self.read_part()? else { return Ok(None) };
-        let Part { index, term, parts, .. } = first;
-        match self.next {
-            Expected::Start if index > 1 => return Err(Damage::Gap { expected: 0, found: index }),
-            Expected::Index(expected) if index != expected => return Err(Damage::Gap { expected, found: index }),
-            _ => {}
-        }
-        if first.number != 0 {
-            return Err(Damage::Part { index, expected: 0, found: first.number });
-        }
-        let payload = if parts <= 1 { first.payload } else { self.read_rest(first)? };
-        self.next = Expected::Index(index + 1);
-        Ok(Some(LogRecord { position: Position { term, index }, payload }))
-    }
-
-    fn read_rest(&mut self, first: Part) -> Result<Bytes, Damage> {
-        let Part { index, term, parts, .. } = first;
-        let mut payload = BytesMut::from(first.payload);
-        for expected in 1..parts {
-            let Some(part) = self.read_part()? else { return Err(Damage::Unfinished { index }) };
-            if (part.index, part.number, part.term, part.parts) != (index, expected, term, parts) {
-                return Err(Damage::Part { index, expected, found: part.number });
-            }
-            payload.extend_from_slice(&part.payload);
-        }
-        Ok(payload.freeze())
-    }
-
-    fn read_part(&mut self) -> Result<Option<Part>, Damage> {
-        let Some(item) = self.iter.next() else { return Ok(None) };
-        let (key, value) = item?;
-        let Some((index, number)) = split_log_key(&key) else { return Err(Damage::Key(key.to_vec())) };
-        let stored: LogPartV1 =
-            record::unseal(Kind::LogPart, &key, &value).map_err(|error| Damage::Record { index, error })?;
-        let payload = Bytes::copy_from_slice(stored.payload.0);
-        Ok(Some(Part { index, number, term: stored.term, parts: stored.parts, payload }))
-    }
-}
-
-impl Iterator for Entries {
-    type Item = Result<LogRecord, Damage>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.read().transpose()
-    }
-}
-
-/// Damage in the stored log.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Damage {
-    #[error("{0}")]
-    Sled(#[from] sled::Error),
-    #[error("invalid log key {0:02x?}: expected 12 bytes")]
-    Key(Vec<u8>),
-    #[error("log entry {index} is {error}")]
-    Record { index: u64, error: RecordError },
-    #[error("the log has a gap: entry {expected} is missing, the next entry is {found}")]
-    Gap { expected: u64, found: u64 },
-    #[error("log entry {index} has part {found}: expected part {expected}")]
-    Part { index: u64, expected: u32, found: u32 },
-    #[error("log entry {index} is the last one and is incomplete")]
-    Unfinished { index: u64 },
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
     use std::sync::mpsc;
 
     use super::super::SledStorage;
     use super::*;
-    use crate::storage::record::PART_BYTES;
-    use crate::storage::{Done, Identity, Storage, VoteRecord};
+    use crate::storage::{Done, Identity, Storage};
 
     const ENTRIES: u64 = 200;
     const ENTRY_BYTES: usize = 100_000;
-    const LAST_PART: u32 = (ENTRY_BYTES / PART_BYTES) as u32;
 
     fn at(index: u64) -> Position {
         Position { term: 1, index }
@@ -241,39 +188,72 @@ mod tests {
         durable.recv().expect("each write is answered").expect("the disk takes it");
     }
 
+    fn append(storage: &SledStorage, indices: std::ops::Range<u64>) {
+        let payload = Bytes::from(vec![7; ENTRY_BYTES]);
+        let records = indices.map(|index| LogRecord { position: at(index), payload: payload.clone() }).collect();
+        wait(|done| storage.append(records, done));
+    }
+
     /// Opens a store, appends more entries than memory keeps, and looks up the first part of a read of all of them.
-    fn reader_at_a_gap(dir: &std::path::Path) -> (SledStorage, Page, Gap) {
+    fn reader_at_a_gap(dir: &Path) -> (SledStorage, Page, Gap) {
         let storage =
             SledStorage::open(dir, Identity { cluster: "test".to_owned(), node: 1 }).expect("an empty folder");
-        let payload = Bytes::from(vec![7; ENTRY_BYTES]);
-        let records = (0..ENTRIES).map(|index| LogRecord { position: at(index), payload: payload.clone() }).collect();
-        wait(|done| storage.append(records, done));
+        append(&storage, 0..ENTRIES);
         let mut page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: usize::MAX };
         let gap = storage.shared().read_tail(&mut page, ENTRIES).expect("the store is whole");
         (storage, page, gap.expect("the first entries have left memory"))
     }
 
+    fn first_segment(dir: &Path) -> std::path::PathBuf {
+        segment_path(&dir.join("log"), 1)
+    }
+
     #[test]
     fn entry_that_is_purged_while_it_is_read_is_no_damage() {
-        // The read starts when this part is gone. Of entry 0, nothing is left then.
-        for (upto, part) in [(0, LAST_PART), (1, 0), (5, 0), (40, 0)] {
-            let dir = tempfile::tempdir().expect("a folder");
-            let (storage, mut page, gap) = reader_at_a_gap(dir.path());
-            wait(|done| storage.purge(at(upto), done));
-            // The storage thread removes a part of the purged entries with each group.
-            let is_there = |trees: &Trees| trees.log.contains_key(log_key(upto, part)).expect("readable");
-            while storage.shared().read(is_there).expect("the store is open") {
-                wait(|done| storage.save_vote(VoteRecord { term: 1, candidate: Some(1), committed: false }, done));
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+        let opened = File::open(first_segment(dir.path())).expect("the first segment");
+        wait(|done| storage.purge(at(ENTRIES - 1), done));
+        // The store uses the purged files again.
+        for round in 1.. {
+            append(&storage, ENTRIES * round..ENTRIES * (round + 1));
+            wait(|done| storage.purge(at(ENTRIES * (round + 1) - 1), done));
+            let mut header = [0; SEGMENT_HEADER_BYTES];
+            opened.read_exact_at(&mut header, 0).expect("readable");
+            if Header::decode(&header).is_ok_and(|header| header.number != 1) || round > 20 {
+                break;
             }
-            let only_zero = Gap { to: 1, ..gap };
-            for gap in [gap, only_zero] {
-                assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true), "purged up to {upto}");
-                assert_eq!((page.records.len(), page.next), (0, 0));
-            }
-            let again = storage.read_log(0, ENTRIES, usize::MAX);
-            assert_eq!(again, Err(StorageError::Purged { index: 0, floor: upto }));
-            assert_eq!(*storage.failure().borrow(), None, "the store goes on");
         }
+        let salt = |file: &File| {
+            let mut header = [0; SEGMENT_HEADER_BYTES];
+            file.read_exact_at(&mut header, 0).expect("readable");
+            Header::decode(&header).expect("a header")
+        };
+        let floor = storage.log_bounds().0.expect("purged").index;
+        // The reader opened the file before it was used again, or it looks for the file after that.
+        let shared = storage.shared();
+        let again = opened.try_clone();
+        assert_eq!(shared.take_from(&mut page, &gap, again), Ok(true), "{:?}", salt(&opened));
+        assert_eq!(shared.read_disk(&mut page, &gap), Ok(true));
+        assert_eq!((page.records.len(), page.next), (0, 0));
+        assert_eq!(storage.read_log(0, ENTRIES, usize::MAX), Err(StorageError::Purged { index: 0, floor }));
+        assert_eq!(*storage.failure().borrow(), None, "the store goes on");
+    }
+
+    #[test]
+    fn record_of_a_later_use_is_not_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+        storage.close();
+        // The header is that of the first use, and the records are those of a later one.
+        let path = first_segment(dir.path());
+        let mut bytes = fs::read(&path).expect("readable");
+        let second = fs::read(segment_path(&dir.path().join("log"), 2)).expect("readable");
+        bytes[SEGMENT_HEADER_BYTES..].copy_from_slice(&second[SEGMENT_HEADER_BYTES..]);
+        fs::write(&path, bytes).expect("written");
+        let found = gap.read(&File::open(&path).expect("it exists"));
+        assert!(matches!(found, Err(Unreadable::Record)), "{found:?}");
+        assert!(storage.shared().read_disk(&mut page, &gap).is_err());
     }
 
     #[test]
@@ -281,20 +261,29 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (storage, mut page, gap) = reader_at_a_gap(dir.path());
         wait(|done| storage.truncate_after(Some(3), done));
-        assert_eq!(storage.shared().read_disk(&mut page, gap), Ok(true));
-        assert_eq!(page.records.len(), 4);
+        // The segment still has the entries: the read is as old as its look into the index.
+        assert_eq!(storage.shared().read_disk(&mut page, &gap), Ok(true));
+        assert_eq!(page.records.len(), gap.entries.len());
         assert_eq!(storage.read_log(0, ENTRIES, usize::MAX).map(|records| records.len()), Ok(4));
         assert_eq!(*storage.failure().borrow(), None, "the store goes on");
     }
 
     #[test]
     fn entry_that_is_missing_stops_the_store() {
-        for missing in [1, 5] {
+        type Change = fn(&Path);
+        let changes: [Change; 2] = [
+            |path| fs::remove_file(path).expect("removed"),
+            |path| {
+                let mut bytes = fs::read(path).expect("readable");
+                bytes[300_000] ^= 1;
+                fs::write(path, bytes).expect("written");
+            },
+        ];
+        for change in changes {
             let dir = tempfile::tempdir().expect("a folder");
             let (storage, mut page, gap) = reader_at_a_gap(dir.path());
-            let remove = |trees: &Trees| trees.log.remove(log_key(missing, 0)).expect("it is there");
-            storage.shared().read(remove).expect("the store is open");
-            let error = storage.shared().read_disk(&mut page, gap).expect_err("the log has a hole");
+            change(&first_segment(dir.path()));
+            let error = storage.shared().read_disk(&mut page, &gap).expect_err("the log has a hole");
             assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
             assert_eq!(*storage.failure().borrow(), Some(error));
         }

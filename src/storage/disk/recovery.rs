@@ -11,29 +11,30 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use super::commit::{Committer, run_thread};
-use super::directory::Directory;
-use super::reading::{Damage, Entries};
-use super::reclaim::Reclaim;
+use super::directory::{self, Directory};
+use super::index::LogIndex;
+use super::log::{self, SegmentLog};
+use super::migration;
+use super::segment::LogState;
 use super::tail::Tail;
 use super::trees::{self, Trees};
-use super::{Handle, Opened, QueuedState, SharedStore, SledStorage, WriteOp};
+use super::{Handle, Opened, QueuedState, SharedStore, SledStorage};
 use crate::rng::rng;
 use crate::storage::record::{
-    self, COMMITTED, ChunkV1, CommittedV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, PositionV1, RecordError,
-    SNAPSHOT, VOTE, VoteV1,
+    self, COMMITTED, ChunkV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, RecordError, SNAPSHOT, VOTE,
 };
-use crate::storage::{Identity, Position, Recovered, SnapshotManifest, StorageError, VoteRecord};
+use crate::storage::{Identity, Recovered, SnapshotManifest, StorageError};
 
 /// A checked store.
 struct CheckedStore {
     pub recovered: Recovered,
     /// The newest entries.
     pub tail: Tail,
+    pub index: LogIndex,
+    pub log: SegmentLog,
     pub next_snapshot_id: u64,
-    /// Unreferenced records that a power cut or a close left.
-    pub leftovers: Vec<Reclaim>,
-    /// Whether the last entry has only some of its parts: a power cut interrupted its write or its removal.
-    pub unfinished_entry: bool,
+    /// Unreferenced snapshots that a power cut or a close left.
+    pub leftovers: Vec<u64>,
 }
 
 impl SledStorage {
@@ -59,7 +60,7 @@ impl SledStorage {
     }
 
     pub(super) fn open_claimed(directory: Directory, identity: Identity) -> Result<Opened, StorageError> {
-        let is_initialised = directory.check_marker(&identity)?;
+        let format = directory.check_marker(&identity)?;
         directory.prepare_store()?;
         let trees = trees::open(&directory)?;
         directory.sync_store()?;
@@ -67,8 +68,7 @@ impl SledStorage {
         let data_file = File::options().read(true).write(true).open(&data_path);
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
-        let recovered =
-            trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, is_initialised));
+        let recovered = trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, format));
         let (incarnation, found) = match recovered {
             Ok(recovered) => recovered,
             Err(error) => {
@@ -77,7 +77,7 @@ impl SledStorage {
             }
         };
         let storage = SledStorage::start(directory, trees, data_file, found)?;
-        Ok(Opened { storage, is_new: !is_initialised, incarnation })
+        Ok(Opened { storage, is_new: format.is_none(), incarnation })
     }
 
     fn start(
@@ -86,19 +86,16 @@ impl SledStorage {
         data_file: File,
         found: CheckedStore,
     ) -> Result<SledStorage, StorageError> {
-        let CheckedStore { recovered, tail, next_snapshot_id, leftovers, unfinished_entry } = found;
+        let CheckedStore { recovered, tail, index, log, next_snapshot_id, leftovers } = found;
         let shared = Arc::new(SharedStore {
-            state: Mutex::new(QueuedState::new(&recovered, tail, next_snapshot_id)),
+            state: Mutex::new(QueuedState::new(&recovered, tail, index, next_snapshot_id)),
             wake: Condvar::new(),
             trees: RwLock::new(Some(trees.clone())),
             failure: watch::Sender::new(None),
             dir: directory.path().to_path_buf(),
+            log_dir: directory.log(),
         });
-        if unfinished_entry {
-            let after = recovered.last.map(|last| last.index);
-            shared.state.lock().queue.push_back(WriteOp::Truncate { after, done: Box::new(drop) });
-        }
-        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file);
+        let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file, log);
         committer.schedule_reclaims(leftovers);
         let run = move || run_thread(committer);
         let dir = shared.dir.clone();
@@ -108,13 +105,13 @@ impl SledStorage {
     }
 }
 
-/// Checks every record, and on a first start writes the identity and the marker. Also returns the incarnation.
+/// Checks every record, and on a first start writes the identity, the log and the marker. Also returns the incarnation.
 fn recover(
     directory: &Directory,
     trees: &Trees,
     data_file: &File,
     identity: &Identity,
-    is_initialised: bool,
+    format: Option<u32>,
 ) -> Result<(u64, CheckedStore), StorageError> {
     let mut incarnation = rng().random();
     match read_identity(directory, trees)? {
@@ -122,20 +119,39 @@ fn recover(
             directory.check_identity(found, identity)?;
             incarnation = stored;
         }
-        None if is_initialised => {
+        None if format.is_some() => {
             return Err(directory.emptied(identity, "the store holds no record of it".to_string()));
         }
         None => {}
     }
-    if !is_initialised {
-        // No open returns before the marker is durable. So without a marker, only the identity can have been written.
-        if holds_data(directory, trees)? {
-            return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
-        }
-        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-        directory.write_marker(identity)?;
+    check_meta_keys(directory, trees)?;
+    match format {
+        None => create(directory, trees, data_file, identity, incarnation)?,
+        Some(1) => migration::migrate(directory, trees, identity)?,
+        Some(_) if !directory.log().exists() => directory.name_migrated_log()?,
+        Some(_) => {}
     }
-    Ok((incarnation, check_all(directory, trees)?))
+    Ok((incarnation, check_all(directory, trees, data_file)?))
+}
+
+/// Writes the first records of a store, and then the marker.
+fn create(
+    directory: &Directory,
+    trees: &Trees,
+    data_file: &File,
+    identity: &Identity,
+    incarnation: u64,
+) -> Result<(), StorageError> {
+    // No open returns before the marker is durable. So without a marker, only the identity can have been written.
+    if holds_data(directory, trees)? {
+        return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+    }
+    trees::write_identity(directory, trees, data_file, identity, incarnation)?;
+    if !log::has_segments(&directory.log())? {
+        SegmentLog::create(&directory.log())?;
+        directory::sync(directory.path())?;
+    }
+    directory.write_marker(identity)
 }
 
 /// Reads the identity record: the owner of the store and its incarnation.
@@ -147,63 +163,28 @@ fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identit
 
 /// Whether the store holds any record besides the identity.
 fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
-    let filled = |tree: &sled::Tree| tree.iter().next().transpose().map(|first| first.is_some());
-    let in_meta = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
-    let found = filled(&trees.log).and_then(|log| Ok(log || filled(&trees.snap)? || in_meta.transpose()?.is_some()));
-    found.map_err(|error| directory.corrupt(error))
+    let chunk = trees.snap.iter().next().transpose();
+    let other = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
+    let found = chunk.and_then(|chunk| Ok(chunk.is_some() || other.transpose()?.is_some()));
+    let in_sled = found.map_err(|error| directory.corrupt(error))?;
+    let log = directory.log();
+    let replay = if log.exists() { SegmentLog::read(directory, &log)? } else { None };
+    Ok(in_sled || migration::has_log(directory, trees)? || replay.is_some_and(|log| log.state != LogState::default()))
 }
 
 /// Checks every record and that the log is contiguous from the floor.
-fn check_all(directory: &Directory, trees: &Trees) -> Result<CheckedStore, StorageError> {
-    check_meta_keys(directory, trees)?;
-    let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
-        term: stored.term,
-        candidate: stored.candidate,
-        committed: stored.committed,
-    })?;
-    let purged = read_meta(directory, trees, Kind::Floor, FLOOR, position)?;
-    let committed =
-        read_meta(directory, trees, Kind::Committed, COMMITTED, |stored: CommittedV1| stored.position.map(position))?;
+fn check_all(directory: &Directory, trees: &Trees, data_file: &File) -> Result<CheckedStore, StorageError> {
     let snapshot = read_manifest(directory, trees)?;
-
-    let mut tail = Tail::default();
-    let (log_last, unfinished_entry) = check_log(directory, trees, purged, &mut tail)?;
-    let (highest_id, mut leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
-    leftovers.extend(purged.map(|floor| Reclaim::Log(floor.index)));
-
-    let last = log_last.or(purged);
-    let recovered = Recovered { vote, purged, committed: committed.flatten(), last, snapshot };
-    Ok(CheckedStore { recovered, tail, next_snapshot_id: highest_id + 1, leftovers, unfinished_entry })
-}
-
-fn check_log(
-    directory: &Directory,
-    trees: &Trees,
-    floor: Option<Position>,
-    tail: &mut Tail,
-) -> Result<(Option<Position>, bool), StorageError> {
-    let mut last = None;
-    let mut term = floor.map_or(0, |floor| floor.term);
-    for entry in Entries::above(&trees.log, floor.map(|floor| floor.index), None) {
-        match entry {
-            Ok(entry) if entry.position.term < term => {
-                let Position { term: found, index } = entry.position;
-                return Err(directory.corrupt(format!("log entry {index} has term {found} after term {term}")));
-            }
-            Ok(entry) => {
-                term = entry.position.term;
-                last = Some(entry.position);
-                tail.push(entry);
-                tail.mark_written(tail.newest_seq());
-            }
-            // Safe to drop: the store acknowledges an append only with all parts of its entries, and a caller requested
-            // any truncate that began to remove the entry.
-            Err(Damage::Unfinished { .. }) => return Ok((last, true)),
-            Err(Damage::Record { error: RecordError::Newer { version }, .. }) => return Err(newer(directory, version)),
-            Err(damage) => return Err(directory.corrupt(damage)),
-        }
-    }
-    Ok((last, false))
+    let (highest_id, leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
+    let replay = SegmentLog::read(directory, &directory.log())?;
+    let mut replay = replay.ok_or_else(|| directory.corrupt("the log has no segment"))?;
+    // The log has all that a migration leaves in sled.
+    migration::remove_old_log(directory, trees, data_file)?;
+    let log = SegmentLog::resume(&directory.log(), &replay)?;
+    let LogState { last, floor, vote, committed } = replay.state;
+    let recovered = Recovered { vote, purged: floor, committed, last, snapshot };
+    let (tail, index) = (std::mem::take(&mut replay.tail), std::mem::take(&mut replay.index));
+    Ok(CheckedStore { recovered, tail, index, log, next_snapshot_id: highest_id + 1, leftovers })
 }
 
 /// Checks the snapshot's chunks against its manifest. Returns the highest id in the store, and the other snapshots,
@@ -212,7 +193,7 @@ fn check_chunks(
     directory: &Directory,
     trees: &Trees,
     manifest: Option<&SnapshotManifest>,
-) -> Result<(u64, Vec<Reclaim>), StorageError> {
+) -> Result<(u64, Vec<u64>), StorageError> {
     let mut highest = manifest.map_or(0, |manifest| manifest.id);
     let mut others: Vec<u64> = Vec::new();
     let (mut chunks, mut bytes, mut crc) = (0, 0, crc32fast::Hasher::new());
@@ -248,7 +229,7 @@ fn check_chunks(
             manifest.id, manifest.chunks, manifest.bytes, manifest.crc
         )));
     }
-    Ok((highest, others.into_iter().map(Reclaim::Snapshot).collect()))
+    Ok((highest, others))
 }
 
 fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<SnapshotManifest>, StorageError> {
@@ -259,7 +240,7 @@ fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<Snapshot
     Ok(Some(SnapshotManifest { id, meta, chunks: stored.chunks, bytes: stored.bytes, crc: stored.crc }))
 }
 
-fn read_meta<S, T>(
+pub(super) fn read_meta<S, T>(
     directory: &Directory,
     trees: &Trees,
     kind: Kind,
@@ -293,16 +274,12 @@ fn record_error(directory: &Directory, what: String, error: RecordError) -> Stor
     }
 }
 
-fn newer(directory: &Directory, version: u8) -> StorageError {
+pub(super) fn newer(directory: &Directory, version: u8) -> StorageError {
     StorageError::NewerFormat {
         dir: directory.path().to_path_buf(),
         found: version.into(),
         known: record::RECORD_VERSION.into(),
     }
-}
-
-fn position(stored: PositionV1) -> Position {
-    Position { term: stored.term, index: stored.index }
 }
 
 fn split_chunk_key(key: &[u8]) -> Option<(u64, u64)> {

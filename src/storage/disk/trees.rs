@@ -12,9 +12,9 @@ use super::directory::Directory;
 use crate::storage::record::{self, IDENTITY, IdentityV1, Kind};
 use crate::storage::{Identity, StorageError};
 
-/// sled's unit of writing. A group commit must stay far below it: tests measured a third of it as safe.
+/// sled's unit of writing. A commit must stay far below it: tests measured a third of it as safe.
 const SEGMENT_BYTES: usize = 8 << 20;
-/// The limit of sled's page cache. The tail already caches the newest entries.
+/// The limit of sled's page cache.
 const CACHE_BYTES: u64 = 32 << 20;
 /// Maximum wait until sled's threads release the data file of a closed store.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,9 +22,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// An open sled database and its trees.
 #[derive(Clone)]
 pub(in crate::storage) struct Trees {
-    /// Log entries in parts.
-    pub log: sled::Tree,
-    /// Identity, vote, purge floor, committed position, snapshot manifest.
+    /// Identity and snapshot manifest.
     pub meta: sled::Tree,
     /// Chunks of snapshots.
     pub snap: sled::Tree,
@@ -68,8 +66,8 @@ pub(in crate::storage) fn open(directory: &Directory) -> Result<Trees, StorageEr
         .flush_every_ms(None);
     let open = || {
         let db = config.open()?;
-        let (log, meta, snap) = (db.open_tree("log")?, db.open_tree("meta")?, db.open_tree("snap")?);
-        Ok(Trees { log, meta, snap, db })
+        let (meta, snap) = (db.open_tree("meta")?, db.open_tree("snap")?);
+        Ok(Trees { meta, snap, db })
     };
     catch_panic(directory, || open().map_err(|error| sled_error(directory.path(), "open", error)))
 }

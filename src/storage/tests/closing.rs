@@ -154,19 +154,54 @@ fn oversized_snapshot_meta_is_refused() {
 }
 
 #[test]
-fn purged_and_replaced_data_leaves_the_disk() {
+fn replaced_snapshots_leave_the_disk_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
-    wait(|done| storage.append(entries(1, 0..5_000, 100), done)).unwrap();
     (0..3).for_each(|seed| drop(write_snapshot(&storage, 200_000, seed)));
-    wait(|done| storage.purge(at(1, 4_989), done)).unwrap();
     // close may interrupt the removal. The next open continues it, a part with every commit.
     storage.close();
     let storage = open(dir.path());
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
     storage.close();
-    assert_eq!(stored_records(dir.path(), "log"), 10);
     assert_eq!(stored_records(dir.path(), "snap"), 49);
+}
+
+#[test]
+fn purged_segments_are_used_again_and_leave_the_disk() {
+    const ROUND: u64 = 400;
+    let dir = tempfile::tempdir().unwrap();
+    let segments = || fs::read_dir(dir.path().join("log")).unwrap().count();
+    let storage = open(dir.path());
+    // 40 MB in ten segments, all purged at once.
+    wait(|done| storage.append(entries(1, 0..ROUND, 100_000), done)).unwrap();
+    assert!(segments() >= 10, "{} segments", segments());
+    wait(|done| storage.purge(at(1, ROUND - 1), done)).unwrap();
+    wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    assert!(segments() <= 6, "{} segments", segments());
+    // A log that is purged in time needs no new file.
+    for round in 1..5 {
+        for first in (0..ROUND).step_by(40).map(|first| round * ROUND + first) {
+            wait(|done| storage.append(entries(1, first..first + 40, 100_000), done)).unwrap();
+            wait(|done| storage.purge(at(1, first + 38), done)).unwrap();
+        }
+        assert!(segments() <= 6, "{} segments", segments());
+    }
+    storage.close();
+    let storage = open(dir.path());
+    assert_eq!(whole_log(&storage), entries(1, 5 * ROUND - 1..5 * ROUND, 100_000));
+}
+
+#[test]
+fn entry_above_the_size_of_a_segment_is_refused() {
+    const MAX: usize = (4 << 20) - (4 << 10);
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let refused = wait(|done| storage.append(entries(1, 0..1, MAX + 1), done)).unwrap_err();
+    assert_eq!(refused.to_string(), "log entry 0 has 4190209 bytes: at most 4190208 are allowed");
+    storage.save_committed(Some(at(1, 0)));
+    wait(|done| storage.append(entries(1, 0..2, MAX), done)).unwrap();
+    storage.close();
+    assert_eq!(whole_log(&open(dir.path())), entries(1, 0..2, MAX));
 }
 
 /// The number of records in a tree of a closed store.
@@ -214,7 +249,7 @@ fn replaced_snapshot_leaves_the_disk() {
 
 /// The store does not restart in between.
 #[test]
-fn failed_snapshots_and_truncated_entries_leave_the_disk() {
+fn failed_snapshots_leave_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open(dir.path());
     let written = || {
@@ -228,11 +263,9 @@ fn failed_snapshots_and_truncated_entries_leave_the_disk() {
     wait(|done| storage.write_snapshot_chunk(id, 0, Bytes::from_static(b"chunk"), done)).unwrap();
     let manifest = crate::storage::SnapshotManifest { id, meta: vec![], chunks: 2, bytes: 5, crc: 0 };
     wait(|done| storage.finish_snapshot(manifest, done)).expect_err("a chunk is missing");
-    wait(|done| storage.append(entries(1, 0..1_000, 100), done)).unwrap();
-    wait(|done| storage.truncate_after(Some(9), done)).unwrap();
     (0..100).for_each(|term| wait(|done| storage.save_vote(vote(term), done)).unwrap());
     storage.close();
-    assert_eq!((stored_records(dir.path(), "snap"), stored_records(dir.path(), "log")), (0, 10));
+    assert_eq!(stored_records(dir.path(), "snap"), 0);
 }
 
 #[test]

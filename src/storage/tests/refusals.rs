@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use super::*;
 use crate::storage::disk::directory::Directory;
 use crate::storage::disk::trees;
-use crate::storage::record::{FLOOR, IDENTITY, SNAPSHOT, VOTE, chunk_key, log_key};
+use crate::storage::record::{
+    self, COMMITTED, CommittedV1, FLOOR, IDENTITY, Kind, PositionV1, SNAPSHOT, VOTE, VoteV1, chunk_key, log_key,
+};
 
 /// Creates a closed store with ten entries above a floor, a vote and a snapshot.
 fn filled() -> tempfile::TempDir {
@@ -20,6 +22,37 @@ fn filled() -> tempfile::TempDir {
     write_snapshot(&storage, 50_000, 1);
     storage.close();
     dir
+}
+
+/// The same store in format 1: its log is in sled.
+fn filled_in_format_1() -> tempfile::TempDir {
+    let dir = filled();
+    fs::remove_dir_all(dir.path().join("log")).unwrap();
+    let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
+    fs::write(dir.path().join("TENURE"), marker.replace("format = 2", "format = 1")).unwrap();
+    change_tree(dir.path(), "log", |log| {
+        for entry in entries(2, 6..15, 100).into_iter().chain([entry(2, 15, 40_000)]) {
+            for part in 0..record::parts(&entry) {
+                log.insert(log_key(entry.position.index, part), record::seal_part(&entry, part)).unwrap();
+            }
+        }
+    });
+    change_tree(dir.path(), "meta", |meta| {
+        let vote = VoteV1 { term: 2, candidate: Some(1), committed: false };
+        meta.insert(VOTE, record::seal(Kind::Vote, VOTE, &vote, 0)).unwrap();
+        meta.insert(FLOOR, record::seal(Kind::Floor, FLOOR, &PositionV1 { term: 2, index: 5 }, 0)).unwrap();
+        let committed = CommittedV1 { position: Some(PositionV1 { term: 2, index: 14 }) };
+        meta.insert(COMMITTED, record::seal(Kind::Committed, COMMITTED, &committed, 0)).unwrap();
+    });
+    dir
+}
+
+/// Changes the first segment of a closed store.
+fn change_segment(dir: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let path = dir.join("log/0000000000000001.log");
+    let mut bytes = fs::read(&path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
 }
 
 /// Changes one of sled's trees while the store is closed.
@@ -73,18 +106,26 @@ fn directory_in_use_is_refused() {
 
 #[test]
 fn newer_format_is_refused() {
-    let assert_newer = |dir: &Path, what: &str| {
+    let assert_newer = |dir: &Path, known: u32, what: &str| {
         let expected = format!(
-            "data directory {} was written in format 7; this program supports formats up to 1: run the version that \
-             wrote it, or a newer one",
+            "data directory {} was written in format 7; this program supports formats up to {known}: run the version \
+             that wrote it, or a newer one",
             dir.display()
         );
         assert_eq!(refusal(dir).to_string(), expected, "{what}");
     };
     let dir = filled();
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
-    fs::write(dir.path().join("TENURE"), marker.replace("format = 1", "format = 7")).unwrap();
-    assert_newer(dir.path(), "the marker");
+    fs::write(dir.path().join("TENURE"), marker.replace("format = 2", "format = 7")).unwrap();
+    assert_newer(dir.path(), 2, "the marker");
+
+    let dir = filled();
+    change_segment(dir.path(), |bytes| {
+        bytes[8] = 7;
+        let crc = crc32fast::hash(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
+    });
+    assert_newer(dir.path(), 1, "a segment");
 
     for (tree, key) in [
         ("meta", IDENTITY.to_vec()),
@@ -96,13 +137,13 @@ fn newer_format_is_refused() {
         ("log", log_key(15, 1).to_vec()),
         ("snap", chunk_key(1, 0).to_vec()),
     ] {
-        let dir = filled();
+        let dir = filled_in_format_1();
         change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             record[0] = 7;
             tree.insert(&key, record).unwrap();
         });
-        assert_newer(dir.path(), &format!("{} of {tree}", key.escape_ascii()));
+        assert_newer(dir.path(), 1, &format!("{} of {tree}", key.escape_ascii()));
     }
 }
 
@@ -120,6 +161,17 @@ fn emptied_directory_is_refused() {
     );
     assert_eq!(text, expected);
     assert_eq!(refusal(dir.path()).to_string(), expected, "the first attempt must not change the directory");
+
+    for change in [
+        |log: &Path| fs::remove_dir_all(log).unwrap(),
+        |log: &Path| fs::remove_file(log.join("0000000000000001.log")).unwrap(),
+    ] {
+        let dir = filled();
+        change(&dir.path().join("log"));
+        let text = refusal(dir.path()).to_string();
+        let expected = format!("but its data is gone ({} is missing or empty)", dir.path().join("log").display());
+        assert!(text.contains(&expected), "{text}");
+    }
 
     // sled opens a data file without a readable segment as a new database.
     fs::create_dir_all(dir.path().join("store")).unwrap();
@@ -145,12 +197,13 @@ fn refused_directory_is_not_changed() {
         fs::write(path, text.replace(from, to)).unwrap();
     };
     type Change<'a> = &'a dyn Fn(&Path);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
         ("another node", &|dir| marker(dir, "node = 1", "node = 2")),
         ("another cluster", &|dir| marker(dir, "\"test\"", "\"other\"")),
-        ("a newer format", &|dir| marker(dir, "format = 1", "format = 2")),
+        ("a newer format", &|dir| marker(dir, "format = 2", "format = 3")),
         ("no readable marker", &|dir| marker(dir, "node = 1", "")),
         ("no store", &|dir| fs::remove_dir_all(dir.join("store")).unwrap()),
+        ("no log", &|dir| fs::remove_dir_all(dir.join("log")).unwrap()),
     ];
     for (what, change) in changes {
         let dir = filled();
@@ -183,31 +236,31 @@ fn interrupted_first_start_counts_as_first() {
 
 #[test]
 fn log_gap_is_refused() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| drop(log.remove(log_key(9, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 9 is missing, the next entry is 10");
 }
 
 #[test]
 fn log_that_starts_above_the_floor_is_refused() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| drop(log.remove(log_key(6, 0)).unwrap()));
     assert_damaged(dir.path(), "the log has a gap: entry 6 is missing, the next entry is 7");
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "meta", |meta| drop(meta.remove(FLOOR).unwrap()));
     assert!(refusal(dir.path()).to_string().contains("the log has a gap: entry 0 is missing"));
 }
 
 #[test]
 fn entry_with_a_missing_middle_part_is_refused() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| drop(log.remove(log_key(15, 1)).unwrap()));
     assert_damaged(dir.path(), "log entry 15 has part 2: expected part 1");
 }
 
 #[test]
 fn unfinished_last_entry_is_dropped() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| drop(log.remove(log_key(15, 9)).unwrap()));
     let storage = open(dir.path());
     assert_eq!(storage.recovered().last, Some(at(2, 14)));
@@ -224,7 +277,7 @@ fn flipped_bit_in_any_tree_is_refused() {
         ("meta", IDENTITY.to_vec(), "the record \"identity\" is a record with crc32 "),
         ("snap", chunk_key(1, 1).to_vec(), "chunk 1 of snapshot 1 is a record with crc32 "),
     ] {
-        let dir = filled();
+        let dir = filled_in_format_1();
         change_tree(dir.path(), tree, |tree| {
             let mut record = tree.get(&key).unwrap().unwrap().to_vec();
             *record.last_mut().unwrap() ^= 4;
@@ -237,14 +290,14 @@ fn flipped_bit_in_any_tree_is_refused() {
 
 #[test]
 fn torn_record_is_refused() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| drop(log.insert(log_key(9, 0), vec![1, 5, 3]).unwrap()));
     assert_damaged(dir.path(), "log entry 9 is a torn record of 3 bytes");
 }
 
 #[test]
 fn record_under_a_wrong_key_is_refused() {
-    let dir = filled();
+    let dir = filled_in_format_1();
     change_tree(dir.path(), "log", |log| {
         let ninth = log.get(log_key(9, 0)).unwrap().unwrap();
         log.insert(log_key(10, 0), ninth).unwrap();
@@ -324,4 +377,63 @@ fn panic_while_reading_counts_as_damage() {
     let error = trees::catch_panic(&directory, read).unwrap_err();
     let what = "cannot find pid 4, planted by a test".to_string();
     assert_eq!(error, StorageError::Corrupt { dir: dir.path().to_path_buf(), what });
+}
+
+#[test]
+fn log_of_format_1_moves_into_segments() {
+    let dir = filled_in_format_1();
+    for _ in 0..2 {
+        let storage = open(dir.path());
+        let recovered = storage.recovered();
+        assert_eq!(
+            (recovered.purged, recovered.last, recovered.vote),
+            (Some(at(2, 5)), Some(at(2, 15)), Some(vote(2)))
+        );
+        assert_eq!(recovered.committed, Some(at(2, 14)));
+        assert!(recovered.snapshot.is_some());
+        assert_eq!(whole_log(&storage), [entries(2, 6..15, 100), vec![entry(2, 15, 40_000)]].concat());
+        storage.close();
+        let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
+        assert!(marker.contains("format = 2"), "{marker}");
+        change_tree(dir.path(), "log", |log| assert_eq!(log.len(), 0));
+        change_tree(dir.path(), "meta", |meta| assert_eq!(meta.len(), 2, "identity and manifest"));
+    }
+}
+
+#[test]
+fn migrated_log_without_its_name_is_used() {
+    let dir = filled();
+    fs::rename(dir.path().join("log"), dir.path().join("log.new")).unwrap();
+    let storage = open(dir.path());
+    assert_eq!(storage.recovered().last, Some(at(2, 15)));
+    assert!(!dir.path().join("log.new").exists());
+}
+
+/// The record of the clean close follows the last group.
+#[test]
+fn flipped_bit_in_the_log_is_refused() {
+    let used = {
+        let dir = filled();
+        let bytes = fs::read(dir.path().join("log/0000000000000001.log")).unwrap();
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        // The last record is the one of the close.
+        end - 17
+    };
+    for byte in (512..used).step_by(2_003).chain([0, 30, 512, used - 1]) {
+        let dir = filled();
+        change_segment(dir.path(), |bytes| bytes[byte] ^= 4);
+        let text = refusal(dir.path()).to_string();
+        assert!(text.contains("is damaged: log segment 0000000000000001 has no valid "), "byte {byte}: {text}");
+    }
+}
+
+#[test]
+fn missing_segment_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    wait(|done| storage.append(entries(1, 0..200, 100_000), done)).unwrap();
+    storage.close();
+    fs::remove_file(dir.path().join("log/0000000000000002.log")).unwrap();
+    let text = refusal(dir.path()).to_string();
+    assert!(text.contains("is damaged: the log has a gap: entry 0 is missing, the next entry is "), "{text}");
 }

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, prlimit};
+
 use crate::client::{Call, Outcome, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::mount::Mount;
@@ -25,8 +27,8 @@ strict!(
 
 /// Several times the space that a node needs in these tests.
 const DISK_MIB: u32 = 64;
-/// The file size limit in KiB: slightly more than a started store needs.
-const FILE_LIMIT_KIB: u64 = 200;
+/// The file size limit of running nodes in bytes: the log gets full at this place of a segment.
+const FILE_LIMIT: u64 = 200 << 10;
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -110,19 +112,25 @@ async fn fill_all_disks() -> usize {
     claimed.len()
 }
 
-/// Limits the size of all files of the nodes.
+/// Starts a node that gets an error, instead of a signal, when it exceeds its file size limit.
+fn start_without_the_signal(cluster: &mut Cluster, id: u64) {
+    let mut command = Command::new("bash");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tenure"), "serve"]);
+    command.arg("--config").arg(cluster.folder().join("cluster.toml")).args(["--node", &id.to_string()]);
+    let process = Process::start(&format!("node {id}"), command, cluster.folder());
+    cluster.nodes.insert(id, process);
+}
+
+/// Limits the size of all files of the running nodes.
 async fn limit_all_files() -> usize {
     let mut cluster = Cluster::new("").await;
-    for id in NODES {
-        let limit = format!("trap '' XFSZ; ulimit -f {FILE_LIMIT_KIB}; exec \"$0\" \"$@\"");
-        let mut command = Command::new("bash");
-        command.arg("-c").arg(limit).arg(env!("CARGO_BIN_EXE_tenure")).arg("serve");
-        command.arg("--config").arg(cluster.folder().join("cluster.toml")).args(["--node", &id.to_string()]);
-        let process = Process::start(&format!("node {id}"), command, cluster.folder());
-        cluster.nodes.insert(id, process);
-    }
+    NODES.into_iter().for_each(|id| start_without_the_signal(&mut cluster, id));
     for id in NODES {
         cluster.ready(id).await;
+    }
+    for id in NODES {
+        let limit = Rlimit { current: Some(FILE_LIMIT), maximum: Some(FILE_LIMIT) };
+        prlimit(Some(cluster.node(id).pid()), Resource::Fsize, limit).expect("the process of this user");
     }
     let claimed = claim_until_refused(&mut cluster).await;
     for id in NODES {

@@ -54,9 +54,13 @@ impl Process {
         self.child.id()
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     /// Sends a signal. SIGSTOP has stopped all threads of the process when this returns.
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
+        let pid = self.pid();
         let mut sent = kill_process(pid, signal);
         if signal == Signal::STOP {
             // The thread that receives the signal may wait for a processor while the other threads still run.

@@ -25,7 +25,7 @@ pub(crate) const SEGMENT_VERSION: u32 = 1;
 /// Maximum payload of one entry. The rest of a segment holds its header, its first record and a committed position.
 pub(crate) const MAX_ENTRY_BYTES: usize = SEGMENT_BYTES - (4 << 10);
 
-const RECORD_HEADER_BYTES: usize = 17;
+pub(crate) const RECORD_HEADER_BYTES: usize = 17;
 const MAGIC: &[u8; 8] = b"tenurlog";
 const HEADER_FIELDS: usize = 28;
 const LAST_OF_GROUP: u8 = 0x80;
@@ -330,7 +330,8 @@ fn vote(stored: VoteV1) -> VoteRecord {
     VoteRecord { term: stored.term, candidate: stored.candidate, committed: stored.committed }
 }
 
-fn checksum(salt: u64, offset: usize, record: &[u8]) -> u32 {
+/// The crc32 of a record at `offset` of a segment with this salt.
+pub(crate) fn checksum(salt: u64, offset: usize, record: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&salt.to_le_bytes());
     crc.update(&(offset as u64).to_le_bytes());

@@ -6,18 +6,21 @@ use crate::fence::journal::{self, Kept};
 use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
 use crate::raft::snapshot::{self, Reader};
-use crate::storage::Identity;
 use crate::storage::disk::directory;
+use crate::storage::disk::segment::{self, Batch, Header, Item, LogState, RECORD_HEADER_BYTES, Record, Start};
 use crate::storage::record::{
     self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
     RecordError, VoteV1,
 };
+use crate::storage::{Identity, Position, VoteRecord};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
 pub(super) fn inputs() -> Vec<Input> {
     vec![
         input("stored_record", 1024, stored_record, stored_records),
+        input("log_header", 64, log_header, log_headers),
+        input("log_record", 1024, log_record, log_records),
         input("stored_marker", 512, marker, markers),
         input("snapshot", 4096, snapshot, snapshots),
         input("fence_journal", 1024, fence_journal, fence_journals),
@@ -94,6 +97,82 @@ fn stored_records() -> Vec<Vec<u8>> {
     ];
     let bare = |record: &Vec<u8>| [&[record[1]], &record[HEADER_BYTES..]].concat();
     records.iter().map(bare).chain([records[1].clone()]).collect()
+}
+
+/// The header of a segment of the log.
+fn log_header(bytes: &[u8]) -> bool {
+    let Ok(header) = Header::decode(bytes) else { return false };
+    assert_eq!(Header::decode(&header.encode()), Ok(header));
+    true
+}
+
+fn log_headers() -> Vec<Vec<u8>> {
+    let written = Header { number: 2, salt: 3 }.encode();
+    vec![written[..32].to_vec(), written[..31].to_vec()]
+}
+
+const SALT: u64 = 7;
+const OFFSET: usize = 512;
+
+/// A record of the log, unchanged and with a valid checksum.
+fn log_record(bytes: &[u8]) -> bool {
+    let unchanged = reads_back(bytes);
+    let Some((kind, body)) = bytes.split_first() else { return unchanged };
+    let sealed = sealed_log_record(*kind, body);
+    let found = reads_back(&sealed);
+    let mut broken = sealed;
+    broken[2] ^= 1;
+    assert_eq!(Record::read(&broken, SALT, OFFSET), None);
+    unchanged || found
+}
+
+fn sealed_log_record(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; RECORD_HEADER_BYTES];
+    bytes[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes[16] = kind;
+    bytes.extend_from_slice(body);
+    let crc = segment::checksum(SALT, OFFSET, &bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Whether the record decodes. Asserts that its content reads back unchanged.
+fn reads_back(bytes: &[u8]) -> bool {
+    let Some(record) = Record::read(bytes, SALT, OFFSET) else { return false };
+    assert!(record.bytes <= bytes.len());
+    let Ok(item) = record.item() else { return false };
+    let mut batch = Batch::default();
+    batch.push(&item);
+    let written = batch.seal(SALT, OFFSET, record.group).to_vec();
+    let again = Record::read(&written, SALT, OFFSET).expect("it reads back");
+    assert_eq!((again.item(), again.group, again.is_last), (Ok(item), record.group, true));
+    true
+}
+
+/// Kind and body of each record. The check adds the header.
+fn log_records() -> Vec<Vec<u8>> {
+    let position = Position { term: 3, index: 70_000 };
+    let vote = VoteRecord { term: 9, candidate: Some(2), committed: true };
+    let state = LogState { last: Some(position), floor: None, vote: Some(vote), committed: Some(position) };
+    let items = [
+        Item::Start(Start { previous_end: 4_000_000, state }),
+        Item::Entry { position, payload: b"entry" },
+        Item::Truncate(None),
+        Item::Floor(position),
+        Item::Vote(vote),
+        Item::Committed(Some(position)),
+        Item::Close,
+    ];
+    let sealed = |item: &Item<'_>| {
+        let mut batch = Batch::default();
+        batch.push(item);
+        batch.seal(SALT, OFFSET, 5).to_vec()
+    };
+    let bare = |item| {
+        let sealed = sealed(item);
+        [&[sealed[16]], &sealed[RECORD_HEADER_BYTES..]].concat()
+    };
+    items.iter().map(bare).chain([sealed(&items[4])]).collect()
 }
 
 /// The marker file, which identifies the owner of a data directory.

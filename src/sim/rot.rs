@@ -2,7 +2,7 @@
 //! one bit, and decodes the result like the store on disk.
 
 use super::storage::MemoryStorage;
-use crate::storage::disk::segment::{Batch, Item, Record, SEGMENT_HEADER_BYTES};
+use crate::storage::disk::segment::{Item, Record, RecordBatch, SEGMENT_HEADER_BYTES};
 use crate::storage::{LogRecord, Storage};
 
 /// One bit of the stored log: the number of the entry from the first one, and the bit in that entry. Values beyond the
@@ -27,7 +27,7 @@ impl MemoryStorage {
 
 fn decode_flipped(record: &LogRecord, bit: usize) -> Result<LogRecord, String> {
     const SALT: u64 = 7;
-    let mut batch = Batch::default();
+    let mut batch = RecordBatch::default();
     batch.push(&Item::Entry { position: record.position, payload: &record.payload });
     let mut stored = batch.seal(SALT, SEGMENT_HEADER_BYTES, 1).to_vec();
     let bit = bit % (stored.len() * 8);

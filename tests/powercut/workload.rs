@@ -11,7 +11,7 @@ use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, Snapshot
 
 use crate::disk::Image;
 use crate::history::{CommittedSave, StoreOp, View};
-use crate::recorder::{Event, Recorder};
+use crate::recorder::{Event, FileId, Recorder};
 
 /// A recorded run of a store.
 pub struct Recording {
@@ -98,14 +98,30 @@ impl Recording {
         self.events.iter().map(bytes).sum()
     }
 
-    /// The most bytes that the open store wrote to sled's file between two data syncs of it.
-    pub fn largest_sled_commit(&self) -> usize {
+    /// Points behind writes of log groups that lie in several sectors, before their sync. A cut can tear these groups.
+    pub fn points_in_large_groups(&self) -> Vec<usize> {
+        let db = self.sled_file();
+        let is_large_group = |event: &Event| match event {
+            Event::Write { file, bytes, .. } => {
+                *file != db && bytes.len() > 4096 && bytes.iter().any(|byte| *byte != 0)
+            }
+            _ => false,
+        };
+        (self.opened..self.events.len()).filter(|n| is_large_group(&self.events[*n])).map(|n| n + 1).collect()
+    }
+
+    fn sled_file(&self) -> FileId {
         let path = Path::new(DATA_DIR).join("store/db");
         let created = self.events.iter().find_map(|event| match event {
             Event::Create { path: created, file } if *created == path => Some(*file),
             _ => None,
         });
-        let db = created.or(self.base.files.get(&path).map(|(file, _)| *file)).expect("the store has the file");
+        created.or(self.base.files.get(&path).map(|(file, _)| *file)).expect("the store has the file")
+    }
+
+    /// The most bytes that the open store wrote to sled's file between two data syncs of it.
+    pub fn largest_sled_commit(&self) -> usize {
+        let db = self.sled_file();
         let used = &self.events[self.opened..];
         let commits = used.split(|event| matches!(event, Event::SyncFile { data_only: true, file } if *file == db));
         let bytes = |event: &Event| match event {

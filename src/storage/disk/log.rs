@@ -20,7 +20,7 @@ use super::directory::{self, Directory};
 use super::index::{Location, LogIndex};
 use super::replay::{LogDamage, Replay, Segment};
 use super::segment::{
-    Batch, Header, HeaderError, Item, LogState, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, Start,
+    Header, HeaderError, Item, LogState, RecordBatch, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, Start,
 };
 use crate::rng::rng;
 use crate::storage::{Position, StorageError};
@@ -56,7 +56,7 @@ pub(super) struct SegmentLog {
 /// The records of a group, and their effect on the log.
 #[derive(Debug)]
 pub(super) struct LogGroup {
-    batch: Batch,
+    batch: RecordBatch,
     state: LogState,
     changes: Vec<Change>,
 }
@@ -184,7 +184,7 @@ impl SegmentLog {
 
     /// An empty group behind the last durable one.
     pub fn group(&self) -> LogGroup {
-        LogGroup { batch: Batch::default(), state: self.state, changes: Vec::new() }
+        LogGroup { batch: RecordBatch::default(), state: self.state, changes: Vec::new() }
     }
 
     /// Makes a group durable.
@@ -195,7 +195,7 @@ impl SegmentLog {
         if self.end + group.batch.len() > SEGMENT_BYTES {
             self.start_segment()?;
         }
-        let mut batch = Batch::default();
+        let mut batch = RecordBatch::default();
         if self.end == SEGMENT_HEADER_BYTES {
             batch.push(&Item::Start(Start { previous_end: self.previous_end as u32, state: self.state }));
         }

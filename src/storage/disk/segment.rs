@@ -121,7 +121,7 @@ pub(crate) struct Record<'a> {
 
 /// The records of one group before their place in a segment is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct RecordBatch {
     bytes: Vec<u8>,
     starts: Vec<usize>,
 }
@@ -237,7 +237,7 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Batch {
+impl RecordBatch {
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
@@ -264,7 +264,7 @@ impl Batch {
     }
 
     /// Appends all records of another batch.
-    pub fn append(&mut self, other: &Batch) {
+    pub fn append(&mut self, other: &RecordBatch) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
         self.starts.extend(other.starts.iter().map(|start| start + shift));
@@ -389,7 +389,7 @@ mod tests {
             "dbe9b70a00000000050000000000000087",
         ];
         let found = items().map(|item| {
-            let mut batch = Batch::default();
+            let mut batch = RecordBatch::default();
             batch.push(&item);
             hex(batch.seal(7, 512, 5))
         });
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn group_reads_back_only_whole_with_its_salt_and_offset() {
-        let mut batch = Batch::default();
+        let mut batch = RecordBatch::default();
         for item in items() {
             batch.push(&item);
         }

@@ -7,7 +7,7 @@ use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
 use crate::raft::snapshot::{self, Reader};
 use crate::storage::disk::directory;
-use crate::storage::disk::segment::{self, Batch, Header, Item, LogState, RECORD_HEADER_BYTES, Record, Start};
+use crate::storage::disk::segment::{self, Header, Item, LogState, RECORD_HEADER_BYTES, Record, RecordBatch, Start};
 use crate::storage::record::{
     self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
     RecordError, VoteV1,
@@ -107,8 +107,7 @@ fn log_header(bytes: &[u8]) -> bool {
 }
 
 fn log_headers() -> Vec<Vec<u8>> {
-    let written = Header { number: 2, salt: 3 }.encode();
-    vec![written[..32].to_vec(), written[..31].to_vec()]
+    vec![Header { number: 2, salt: 3 }.encode()[..32].to_vec()]
 }
 
 const SALT: u64 = 7;
@@ -141,7 +140,7 @@ fn reads_back(bytes: &[u8]) -> bool {
     let Some(record) = Record::read(bytes, SALT, OFFSET) else { return false };
     assert!(record.bytes <= bytes.len());
     let Ok(item) = record.item() else { return false };
-    let mut batch = Batch::default();
+    let mut batch = RecordBatch::default();
     batch.push(&item);
     let written = batch.seal(SALT, OFFSET, record.group).to_vec();
     let again = Record::read(&written, SALT, OFFSET).expect("it reads back");
@@ -164,7 +163,7 @@ fn log_records() -> Vec<Vec<u8>> {
         Item::Close,
     ];
     let sealed = |item: &Item<'_>| {
-        let mut batch = Batch::default();
+        let mut batch = RecordBatch::default();
         batch.push(item);
         batch.seal(SALT, OFFSET, 5).to_vec()
     };

@@ -147,6 +147,24 @@ impl Disk {
         }
     }
 
+    /// The files as the next process finds them after a kill: the kernel has all changes.
+    pub fn cached(&self) -> Image {
+        let mut names = self.names.clone();
+        self.unsynced_names.iter().for_each(|change| change.apply(&mut names));
+        let mut image = Image::default();
+        for (path, inode) in names {
+            match inode {
+                Inode::Dir => image.dirs.push(path),
+                Inode::File(file) => {
+                    let mut bytes = self.files[&file].synced.clone();
+                    self.files[&file].unsynced.iter().for_each(|change| change.apply(&mut bytes));
+                    image.files.insert(path, (file, bytes));
+                }
+            }
+        }
+        image
+    }
+
     /// Cuts the power.
     pub fn cut(&self, rng: &mut StdRng) -> Image {
         let mut names = self.names.clone();

@@ -32,7 +32,7 @@ use tenure::storage::{Opened, SledStorage, Storage};
 use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::{View, allows_committed};
 use crate::recorder::{Event, Recorder};
-use crate::workload::{DATA_DIR, Recording, identity, record, record_flood, record_truncation};
+use crate::workload::{DATA_DIR, Recording, identity, record, record_flood, record_segments, record_truncation};
 
 /// Cuts of one recorded run.
 const CUTS_PER_RUN: usize = 25;
@@ -88,6 +88,38 @@ fn power_cut_while_opening_loses_nothing() {
     println!("cuts survived: {} of {}, opens with a torn group: {torn}", tally.cuts - tally.lost(), tally.cuts);
     assert!(tally.failures.is_empty(), "{} of {} cuts lost data:\n{}", tally.lost(), tally.cuts, tally.first());
     assert!(torn > 0, "no open found a torn group: the test proves nothing");
+}
+
+/// The store renames the files of the log. A killed process can leave a new name that is not durable. The next process
+/// finds the name, and the power fails after it has written acknowledged groups to this file.
+#[test]
+fn power_cut_after_a_kill_loses_nothing() {
+    const OPS_AFTER_KILL: usize = 20;
+    const CUTS: usize = 3;
+    let log = Path::new(DATA_DIR).join("log");
+    let (mut kills, mut cuts, mut failures) = (0, 0, Vec::new());
+    let run = record_segments(scratch().path());
+    for kill in 0..run.events.len() {
+        if !matches!(&run.events[kill], Event::Rename { to, .. } if to.starts_with(&log)) {
+            continue;
+        }
+        kills += 1;
+        let mut disk = Disk::new(&run.base, HonoredSyncs::All);
+        run.events[..=kill].iter().for_each(|event| disk.apply(event));
+        let cached = disk.cached();
+        let before = check(&run, kill + 1, &cached).unwrap_or_else(|error| panic!("kill after event {kill}: {error}"));
+        let next = record(scratch().path(), kill as u64, cached, before, OPS_AFTER_KILL);
+        let mut rng = StdRng::seed_from_u64(kill as u64);
+        next.events.iter().for_each(|event| disk.apply(event));
+        for _ in 0..CUTS {
+            cuts += 1;
+            let failed = check(&next, next.events.len(), &disk.cut(&mut rng)).err();
+            failures.extend(failed.map(|error| format!("kill after event {kill} of {}: {error}", run.events.len())));
+        }
+    }
+    println!("cuts after {kills} kills survived: {} of {cuts}", cuts - failures.len());
+    assert!(failures.is_empty(), "{} of {cuts} cuts lost data; the first: {}", failures.len(), failures[0]);
+    assert!(kills >= 10, "only {kills} kills between a rename and its sync");
 }
 
 /// A truncation is one record, so a cut leaves all its entries or none.

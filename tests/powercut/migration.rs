@@ -108,3 +108,29 @@ fn power_cut_while_the_log_moves_loses_nothing() {
         assert!(!failures.is_empty(), "{control:?} must lose data");
     }
 }
+
+/// An interrupted first start of this release, or a copy of the old files over the new ones, leaves a log that is not
+/// the one of this directory.
+#[test]
+fn stale_log_is_not_taken_for_the_old_one() {
+    let base = saved();
+    let whole = {
+        let root = scratch();
+        base.write_to(root.path());
+        read(root.path()).expect("the saved directory opens")
+    };
+    let other = scratch();
+    SledStorage::open(other.path().join(DATA), identity()).expect("a new store").close();
+    for kept in [&["0000000000000001.log", "new"][..], &["new"], &[]] {
+        let root = scratch();
+        base.write_to(root.path());
+        let log = root.path().join(DATA).join("log");
+        fs::create_dir(&log).expect("there is no log");
+        for name in kept {
+            fs::copy(other.path().join(DATA).join("log").join(name), log.join(name)).expect("copied");
+        }
+        for _ in 0..2 {
+            assert_eq!(read(root.path()).as_ref(), Ok(&whole), "{kept:?}");
+        }
+    }
+}

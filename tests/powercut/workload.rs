@@ -78,6 +78,27 @@ pub fn record_truncation(scratch: &Path) -> Recording {
     Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
 }
 
+/// Records entries of which a segment has one, and purges most of them: the log uses new files and purged ones.
+pub fn record_segments(scratch: &Path) -> Recording {
+    let recorder = Arc::new(Recorder::new(scratch, []));
+    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = recorder.events().len();
+    let mut run = Run::new(StdRng::seed_from_u64(1), storage, &recorder, View::default());
+    for index in 0..8 {
+        let position = Position { term: 1, index };
+        run.submit(StoreOp::Append(vec![LogRecord { position, payload: Bytes::from(vec![7; 3 << 20]) }]));
+        run.drain();
+        if index > 2 {
+            run.submit(StoreOp::Purge(Position { term: 1, index: index - 1 }));
+            run.drain();
+        }
+    }
+    run.storage.close();
+    let (ops, committed_saves, events) = (run.ops, run.committed_saves, recorder.events());
+    let (base, before) = (Image::default(), View::default());
+    Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
+}
+
 impl Recording {
     /// The events from the submission of the last operation to its acknowledgement.
     pub fn last_op(&self) -> RangeInclusive<usize> {

@@ -15,13 +15,15 @@ use crate::steady::strict;
 
 strict!(saved_directories_are_read_and_upgraded, saved_backups_are_read_and_restored);
 
-/// The feature levels of the saved formats.
-const LEVELS: [u32; 4] = [1, 2, 3, 4];
+/// The saved formats. Formats 1 to 4 have the feature level of their number and their log in sled. Format 5 has the
+/// feature level 4 and a log of segments.
+const FORMATS: [u32; 5] = [1, 2, 3, 4, 5];
+const NEWEST_LEVEL: u32 = 4;
 /// The leases that all saved formats hold, with the number of their holders.
 const HELD: [(&str, usize); 3] = [("held", 1), ("pool", 2), ("last", 1)];
 
-fn saved(level: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/formats/{level}"))
+fn saved(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/formats/{format}"))
 }
 
 /// A cluster of one node.
@@ -32,11 +34,11 @@ struct Single {
 }
 
 impl Single {
-    fn new(level: u32, cluster: &str) -> Single {
+    fn new(format: u32, cluster: &str) -> Single {
         let (folder, http) = (TempDir::new().expect("a folder"), port::free());
         let entry = node_entry(1, http, port::free(), Path::new("data"));
         fs::write(folder.path().join("cluster.toml"), format!("cluster = \"{cluster}\"\n{entry}")).expect("written");
-        let token = fs::read_to_string(saved(level).join("admin.token")).ok();
+        let token = fs::read_to_string(saved(format).join("admin.token")).ok();
         Single { folder, http, access_token: token.map(|token| token.trim().to_owned()) }
     }
 
@@ -84,63 +86,62 @@ impl Single {
     }
 }
 
-fn last_token(level: u32) -> u64 {
-    let token = fs::read_to_string(saved(level).join("last-token")).expect("saved");
+fn last_token(format: u32) -> u64 {
+    let token = fs::read_to_string(saved(format).join("last-token")).expect("saved");
     token.trim().parse().expect("a token")
 }
 
 async fn saved_directories_are_read_and_upgraded() {
     let _turn = turn().await;
-    for level in LEVELS {
-        let single = Single::new(level, "formats");
-        let archive = saved(level).join("data.tar.gz");
+    for format in FORMATS {
+        let single = Single::new(format, "formats");
+        let archive = saved(format).join("data.tar.gz");
         let unpacked = Command::new("tar").arg("-xzf").arg(&archive).arg("-C").arg(single.folder.path()).status();
         assert!(unpacked.expect("tar runs").success());
         let node = single.start().await;
         let held = single.held().await;
         for (name, holders) in HELD {
             let found = held.iter().filter(|(held, _)| held == name).count();
-            assert_eq!(found, holders, "format {level}: {name} in {held:?}");
+            assert_eq!(found, holders, "format {format}: {name} in {held:?}");
         }
         let owned = held.iter().any(|(name, _)| name == "owned");
-        assert_eq!((held.len(), owned), (if level >= 2 { 5 } else { 4 }, level >= 2), "format {level}: {held:?}");
+        assert_eq!((held.len(), owned), (if format >= 2 { 5 } else { 4 }, format >= 2), "format {format}: {held:?}");
         let lease = single.json(&["lease", "get", "held"]).await;
-        assert_eq!(lease["metadata"]["team"], "green", "format {level}: {lease}");
+        assert_eq!(lease["metadata"]["team"], "green", "format {format}: {lease}");
         let revoked = single.json(&["lease", "history", "revoked"]).await.to_string();
-        assert!(revoked.contains("saved format"), "format {level}: {revoked}");
+        assert!(revoked.contains("saved format"), "format {format}: {revoked}");
         let delayed = single.run(&["lease", "acquire", "revoked", "--holder", "two", "--ttl", "1m"]).await;
-        assert!(delayed.expect_err("a lock delay").contains("lock delay"), "format {level}");
-        assert!(single.grant().await > last_token(level), "format {level}: tokens rise");
-        if level >= 2 {
+        assert!(delayed.expect_err("a lock delay").contains("lock delay"), "format {format}");
+        assert!(single.grant().await > last_token(format), "format {format}: tokens rise");
+        if format >= 2 {
             // The admin may do everything, and owns no lease of the worker.
             let owned = single.json(&["lease", "get", "owned"]).await["token"].to_string();
             let foreign = single.run(&["lease", "release", "owned", "--holder", "one", "--token", &owned]).await;
-            assert!(foreign.is_err(), "format {level}: a lease of another principal");
+            assert!(foreign.is_err(), "format {format}: a lease of another principal");
         }
         let begun = Instant::now();
-        let newest = LEVELS[LEVELS.len() - 1];
-        while single.json(&["cluster", "status"]).await["feature_level"] != newest {
-            assert!(begun.elapsed() < SOON, "format {level}: the feature level does not rise");
+        while single.json(&["cluster", "status"]).await["feature_level"] != NEWEST_LEVEL {
+            assert!(begun.elapsed() < SOON, "format {format}: the feature level does not rise");
         }
         drop(node);
         let node = single.start().await;
-        assert_eq!(single.held().await.len(), held.len() + 1, "format {level}: after the upgrade and a restart");
+        assert_eq!(single.held().await.len(), held.len() + 1, "format {format}: after the upgrade and a restart");
         drop(node);
     }
 }
 
 async fn saved_backups_are_read_and_restored() {
     let _turn = turn().await;
-    for level in LEVELS {
-        let single = Single::new(level, "restored");
-        let backup = saved(level).join("cluster.backup");
+    for format in FORMATS {
+        let single = Single::new(format, "restored");
+        let backup = saved(format).join("cluster.backup");
         let backup = backup.to_str().expect("a path in UTF-8");
         single.run(&["snapshot", "inspect", backup]).await.expect("readable");
         let restore = ["snapshot", "restore", backup, "--config", "cluster.toml", "--node", "1", "--holders-stopped"];
         single.run(&restore).await.expect("restored");
         let node = single.start().await;
-        assert_eq!(single.held().await, [], "format {level}: all leases ended");
-        assert!(single.grant().await > last_token(level), "format {level}: tokens rise");
+        assert_eq!(single.held().await, [], "format {format}: all leases ended");
+        assert!(single.grant().await > last_token(format), "format {format}: tokens rise");
         drop(node);
     }
 }

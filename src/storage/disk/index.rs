@@ -1,6 +1,8 @@
 //! The places of the durable log entries in the segments.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
 
 /// The place of the record of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,11 +13,22 @@ pub(super) struct Location {
     pub bytes: u32,
 }
 
-/// The places of contiguous entries. It can lack the first entries of the log while the log is replayed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The open file of a segment. A reader that still has it when a later segment uses the file again finds no record with
+/// this salt.
+#[derive(Clone, Debug)]
+pub(super) struct SegmentFile {
+    pub number: u64,
+    pub salt: u64,
+    pub file: Arc<File>,
+}
+
+/// The places of contiguous entries, and the files with them. It can lack the first entries of the log while the log is
+/// replayed.
+#[derive(Debug, Default)]
 pub(super) struct LogIndex {
     first: u64,
     locations: VecDeque<Location>,
+    files: VecDeque<SegmentFile>,
 }
 
 impl LogIndex {
@@ -37,6 +50,27 @@ impl LogIndex {
         let purged = upto.saturating_add(1).saturating_sub(self.first).min(self.locations.len() as u64);
         self.locations.drain(..purged as usize);
         self.first += purged;
+        self.close_unused();
+    }
+
+    /// Adds the file of the next segment.
+    pub fn add_file(&mut self, file: SegmentFile) {
+        if self.files.back().is_none_or(|last| last.number != file.number) {
+            self.files.push_back(file);
+            self.close_unused();
+        }
+    }
+
+    /// Closes the files before the first entry. The last file stays.
+    fn close_unused(&mut self) {
+        let first = self.locations.front().map_or(u64::MAX, |first| first.segment);
+        while self.files.len() > 1 && self.files[0].number < first {
+            self.files.pop_front();
+        }
+    }
+
+    pub fn file(&self, segment: u64) -> Option<&SegmentFile> {
+        self.files.iter().find(|file| file.number == segment)
     }
 
     pub fn first(&self) -> Option<u64> {
@@ -79,9 +113,30 @@ mod tests {
         assert_eq!((index.first(), index.len(), index.run(4).count()), (None, 0, 0));
         index.push(4, location(2, 0));
         index.purge(20);
-        assert_eq!(index, LogIndex { first: 5, locations: VecDeque::new() });
+        assert_eq!((index.first, index.len()), (5, 0));
         index.push(21, location(2, 0));
         index.truncate(None);
         assert_eq!(index.first(), None);
+    }
+
+    #[test]
+    fn index_keeps_the_files_of_its_entries_and_the_last_one() {
+        let file = |number| SegmentFile { number, salt: 7, file: Arc::new(tempfile::tempfile().expect("a file")) };
+        let numbers = |index: &LogIndex| index.files.iter().map(|file| file.number).collect::<Vec<_>>();
+        let mut index = LogIndex::default();
+        for n in 1..40 {
+            index.add_file(file(n / 10));
+            index.push(n, location(n / 10, n as u32));
+        }
+        assert_eq!(numbers(&index), [0, 1, 2, 3]);
+        index.purge(19);
+        assert_eq!(numbers(&index), [2, 3]);
+        index.add_file(file(3));
+        index.add_file(file(4));
+        assert_eq!(numbers(&index), [2, 3, 4]);
+        assert_eq!(index.file(3).map(|file| file.number), Some(3));
+        assert!(index.file(1).is_none());
+        index.purge(100);
+        assert_eq!(numbers(&index), [4]);
     }
 }

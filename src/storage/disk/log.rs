@@ -10,17 +10,19 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rand::RngExt;
 
 use super::directory::{self, Directory};
-use super::index::{Location, LogIndex};
+use super::index::{Location, LogIndex, SegmentFile};
 use super::replay::{LogDamage, Replay, Segment};
 use super::segment::{
-    Header, HeaderError, Item, LogState, RecordBatch, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, Start,
+    Header, HeaderError, Item, LogState, MAX_ENTRY_BYTES, RecordBatch, SEGMENT_BYTES, SEGMENT_HEADER_BYTES,
+    SEGMENT_VERSION, Start,
 };
 use crate::rng::rng;
 use crate::storage::{Position, StorageError};
@@ -38,7 +40,7 @@ const ZEROS_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct SegmentLog {
     dir: PathBuf,
-    file: File,
+    file: Arc<File>,
     /// All segments. The last one is active.
     segments: VecDeque<Segment>,
     /// The end of the segment before the active one, or 0.
@@ -51,6 +53,8 @@ pub(super) struct SegmentLog {
     state: LogState,
     has_new: bool,
     is_closed: bool,
+    /// The active segment, if no group in it was published.
+    unpublished: Option<SegmentFile>,
 }
 
 /// The records of a group, and their effect on the log.
@@ -74,10 +78,12 @@ enum Change {
 }
 
 /// The place of a durable group.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct GroupPlace {
     segment: u64,
     offset: usize,
+    /// The file of the segment, with its first group.
+    opened: Option<SegmentFile>,
 }
 
 impl LogGroup {
@@ -102,7 +108,8 @@ impl LogGroup {
     }
 
     /// Adds the durable group to the index.
-    pub fn publish(&mut self, place: GroupPlace, index: &mut LogIndex) {
+    pub fn publish(&mut self, mut place: GroupPlace, index: &mut LogIndex) {
+        place.opened.take().into_iter().for_each(|file| index.add_file(file));
         for change in self.changes.drain(..) {
             match change {
                 Change::Entry { index: entry, start, bytes } => {
@@ -123,25 +130,40 @@ impl SegmentLog {
             DirBuilder::new().mode(0o700).create(dir).map_err(|error| StorageError::io("create", dir, &error))?;
         }
         create_new(dir)?;
-        let (file, segment) = activate(dir, 1, None)?;
+        let (file, segment) = activate(dir, 1, 1, None)?;
         let replay = Replay { segments: [segment].into(), end: SEGMENT_HEADER_BYTES, ..Replay::default() };
         Ok(SegmentLog::new(dir, file, &replay))
     }
 
     /// Reads the newest segments without a gap in their numbers. `None` if there is no segment.
     pub fn read(directory: &Directory, dir: &Path) -> Result<Option<Replay>, StorageError> {
+        // A process that was killed may have left names that are not durable.
+        directory::sync(dir)?;
         let numbers = list(dir)?;
         let Some(newest) = numbers.last() else { return Ok(None) };
         let skipped =
             numbers.len() - numbers.iter().rev().zip((0..=*newest).rev()).take_while(|(a, b)| *a == b).count();
-        let mut replay = Replay::default();
-        for number in &numbers[skipped..] {
-            let path = segment_path(dir, *number);
-            directory::drop_cached_pages(&path)?;
-            let bytes = fs::read(&path).map_err(|error| StorageError::io("read", &path, &error))?;
-            replay.read(*number, &bytes).map_err(|damage| refused(directory, damage))?;
+        let (mut replay, mut earlier) = (Replay::default(), None);
+        for &number in &numbers[skipped..] {
+            let (file, bytes) = read_file(&segment_path(dir, number))?;
+            let mut read = replay.read(number, &bytes);
+            if let Err(damage) = read {
+                // The segments before this one do not matter if the floor is above their entries.
+                replay = Replay::default();
+                read = replay.read(number, &bytes);
+                earlier = earlier.or(Some(damage));
+            }
+            match read {
+                Ok(()) => {
+                    let salt = replay.segments.back().expect("it was read").salt;
+                    replay.index.add_file(SegmentFile { number, salt, file: Arc::new(file) });
+                }
+                Err(newer @ LogDamage::Newer(_)) => return Err(refused(directory, newer)),
+                Err(damage) if number == *newest => return Err(refused(directory, earlier.unwrap_or(damage))),
+                Err(_) => replay = Replay::default(),
+            }
         }
-        replay.finish().map_err(|damage| refused(directory, damage))?;
+        replay.finish().map_err(|damage| refused(directory, earlier.unwrap_or(damage)))?;
         Ok(Some(replay))
     }
 
@@ -154,12 +176,13 @@ impl SegmentLog {
             remove(&segment_path(dir, old))?;
         }
         let path = segment_path(dir, active.number);
-        let file = open(&path)?;
+        let file = Arc::new(open(&path)?);
         let zeros_end = replay.dirty_end.max(replay.end + PROBE_BYTES).min(SEGMENT_BYTES);
         let zeros = vec![0; zeros_end - replay.end];
         write(&file, &path, &zeros, replay.end)?;
         sync_data(&file, &path)?;
         let mut log = SegmentLog::new(dir, file, replay);
+        directory::drop_cached_pages(&dir.join(NEW))?;
         log.has_new = fs::metadata(dir.join(NEW)).is_ok_and(|new| new.len() == SEGMENT_BYTES as u64);
         if !log.has_new && log.purged() == 0 {
             create_new(dir)?;
@@ -168,7 +191,9 @@ impl SegmentLog {
         Ok(log)
     }
 
-    fn new(dir: &Path, file: File, replay: &Replay) -> SegmentLog {
+    fn new(dir: &Path, file: Arc<File>, replay: &Replay) -> SegmentLog {
+        let active = replay.segments.back().expect("a log has an active segment");
+        let unpublished = SegmentFile { number: active.number, salt: active.salt, file: Arc::clone(&file) };
         SegmentLog {
             dir: dir.to_path_buf(),
             file,
@@ -179,6 +204,7 @@ impl SegmentLog {
             state: replay.state,
             has_new: false,
             is_closed: replay.is_closed,
+            unpublished: Some(unpublished),
         }
     }
 
@@ -199,8 +225,12 @@ impl SegmentLog {
         if self.end == SEGMENT_HEADER_BYTES {
             batch.push(&Item::Start(Start { previous_end: self.previous_end as u32, state: self.state }));
         }
-        let place = GroupPlace { segment: self.active().number, offset: self.end + batch.len() };
+        let (segment, offset) = (self.active().number, self.end + batch.len());
         batch.append(&group.batch);
+        if self.end + batch.len() > SEGMENT_BYTES {
+            let (index, bytes) = (group.state.last.map_or(0, |last| last.index), batch.len());
+            return Err(StorageError::EntryTooLarge { index, bytes, max: MAX_ENTRY_BYTES });
+        }
         let next_group = self.group + 1;
         let path = segment_path(&self.dir, self.active().number);
         let bytes = batch.seal(self.active().salt, self.end, next_group);
@@ -208,7 +238,7 @@ impl SegmentLog {
         sync_data(&self.file, &path)?;
         self.end += bytes.len();
         (self.group, self.state, self.is_closed) = (next_group, group.state, false);
-        Ok(place)
+        Ok(GroupPlace { segment, offset, opened: self.unpublished.take() })
     }
 
     /// Writes that the store was closed after all groups.
@@ -252,7 +282,8 @@ impl SegmentLog {
             create_new(&self.dir)?;
         }
         self.has_new = false;
-        let (file, segment) = activate(&self.dir, self.active().number + 1, self.state.last)?;
+        let (file, segment) = activate(&self.dir, self.active().number + 1, self.group + 1, self.state.last)?;
+        self.unpublished = Some(SegmentFile { number: segment.number, salt: segment.salt, file: Arc::clone(&file) });
         (self.previous_end, self.end, self.file) = (self.end, SEGMENT_HEADER_BYTES, file);
         self.segments.push_back(segment);
         Ok(())
@@ -266,6 +297,15 @@ pub(super) fn has_segments(dir: &Path) -> Result<bool, StorageError> {
 
 pub(super) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.log"))
+}
+
+/// Opens a segment and reads it from the device.
+fn read_file(path: &Path) -> Result<(File, Vec<u8>), StorageError> {
+    directory::drop_cached_pages(path)?;
+    let mut bytes = Vec::with_capacity(SEGMENT_BYTES);
+    let mut file = File::open(path).map_err(|error| StorageError::io("open", path, &error))?;
+    file.read_to_end(&mut bytes).map_err(|error| StorageError::io("read", path, &error))?;
+    Ok((file, bytes))
 }
 
 /// The numbers of all segments in ascending order.
@@ -289,11 +329,16 @@ fn create_new(dir: &Path) -> Result<(), StorageError> {
 }
 
 /// Makes the file `new` the segment `number`.
-fn activate(dir: &Path, number: u64, last_before: Option<Position>) -> Result<(File, Segment), StorageError> {
+fn activate(
+    dir: &Path,
+    number: u64,
+    first_group: u64,
+    last_before: Option<Position>,
+) -> Result<(Arc<File>, Segment), StorageError> {
     let (new, path) = (dir.join(NEW), segment_path(dir, number));
     let salt = rng().random();
-    let file = open(&new)?;
-    write(&file, &new, &Header { number, salt }.encode(), 0)?;
+    let file = Arc::new(open(&new)?);
+    write(&file, &new, &Header { number, first_group, salt }.encode(), 0)?;
     sync_all(&file, &new)?;
     rename(&new, &path)?;
     directory::sync(dir)?;
@@ -435,6 +480,53 @@ mod tests {
         assert!(refused.contains(&expected), "{refused}");
     }
 
+    /// The last byte of an uncommitted vote is 0, like the byte behind it.
+    #[test]
+    fn damage_before_a_last_group_that_ends_with_zeros_is_refused() {
+        let (folder, mut log) = Folder::new();
+        let start = write(&mut log, [vote(1)]);
+        let end = write(&mut log, [vote(2)]);
+        let last = write(&mut log, [vote(3)]);
+        folder.change(1, |bytes| assert_eq!(bytes[last - 1..=last], [0, 0]));
+        for byte in start..end {
+            folder.change(1, |bytes| bytes[byte] ^= 1);
+            let refused = folder.read().expect_err("group 2 is damaged");
+            assert!(refused.contains("but group 3 follows"), "byte {byte}: {refused}");
+            folder.change(1, |bytes| bytes[byte] ^= 1);
+        }
+        assert_eq!(folder.read().as_ref().map(term), Ok(Some(3)));
+    }
+
+    /// A power cut tore the first group of the new segment, so only its header follows the damage.
+    #[test]
+    fn damage_before_a_torn_segment_is_refused() {
+        let (folder, mut log) = Folder::new();
+        append(&mut log, 0..4);
+        let end = log.previous_end;
+        folder.change(2, |bytes| bytes[SEGMENT_HEADER_BYTES] ^= 1);
+        assert_eq!(folder.read().map(|replay| replay.state.last), Ok(Some(at(2))), "control: group 4 is torn");
+        folder.change(1, |bytes| bytes[end - 1] ^= 1);
+        let refused = folder.read().expect_err("the last group of segment 1 is damaged");
+        assert!(refused.contains("log segment 0000000000000002 begins with group 4: expected group 3"), "{refused}");
+    }
+
+    #[test]
+    fn damage_of_a_purged_segment_is_ignored() {
+        for byte in [3, SEGMENT_HEADER_BYTES + 3, 1 << 20, 3 << 20] {
+            let (folder, mut log) = Folder::new();
+            append(&mut log, 0..7);
+            folder.change(1, |bytes| bytes[byte] ^= 1);
+            folder.read().expect_err("its entries are needed");
+            write(&mut log, [Item::Floor(at(1))]);
+            folder.read().expect_err("one of its entries is needed");
+            write(&mut log, [Item::Floor(at(3)), vote(9)]);
+            let replay = folder.read().unwrap_or_else(|error| panic!("byte {byte}: {error}"));
+            assert_eq!((replay.state, replay.index.first()), (log.state, Some(4)));
+            append(&mut folder.resume(), 7..8);
+            assert_eq!(folder.read().map(|replay| replay.state.last), Ok(Some(at(7))));
+        }
+    }
+
     #[test]
     fn damage_before_a_later_segment_is_refused() {
         let (folder, mut log) = Folder::new();
@@ -443,10 +535,7 @@ mod tests {
         let end = log.previous_end;
         folder.change(1, |bytes| bytes[end - 1] ^= 1);
         let refused = folder.read().expect_err("the last group of segment 1 is damaged");
-        assert!(
-            refused.contains("log segment 0000000000000002 has group 4 at byte 512: expected group 3"),
-            "{refused}"
-        );
+        assert!(refused.contains("log segment 0000000000000002 begins with group 4: expected group 3"), "{refused}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! continues them.
 
 use std::fs::{self, File};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
@@ -29,6 +30,13 @@ const REMOVES: usize = 64;
 
 /// Writes the log of format 1 as segments, then the marker of format 2.
 pub(super) fn migrate(directory: &Directory, trees: &Trees, identity: &Identity) -> Result<(), StorageError> {
+    // An interrupted first start, or a copy of the old files over the new ones, can leave segments. Format 1 has none.
+    let stale = directory.log();
+    if stale.exists() {
+        remove_files(&stale)?;
+        fs::remove_dir(&stale).map_err(|error| StorageError::io("remove", &stale, &error))?;
+        directory::sync(directory.path())?;
+    }
     let dir = directory.migrated_log();
     remove_files(&dir)?;
     let mut log = SegmentLog::create(&dir)?;
@@ -39,7 +47,7 @@ pub(super) fn migrate(directory: &Directory, trees: &Trees, identity: &Identity)
     directory.name_migrated_log()
 }
 
-/// Removes the files of an interrupted migration.
+/// Removes the files in a directory, if it exists.
 fn remove_files(dir: &Path) -> Result<(), StorageError> {
     if !dir.exists() {
         return Ok(());
@@ -94,6 +102,12 @@ pub(super) fn has_log(directory: &Directory, trees: &Trees) -> Result<bool, Stor
 
 /// Removes the records of format 1, in small parts with a sync each: sled can lose large commits.
 pub(super) fn remove_old_log(directory: &Directory, trees: &Trees, data_file: &File) -> Result<(), StorageError> {
+    // sled panics when it cannot write. This is not damage.
+    let removed = catch_unwind(AssertUnwindSafe(|| remove_records(directory, trees, data_file)));
+    removed.unwrap_or_else(|panic| Err(trees::panic_error("write to", directory.path(), panic.as_ref())))
+}
+
+fn remove_records(directory: &Directory, trees: &Trees, data_file: &File) -> Result<(), StorageError> {
     let failed = |error| trees::sled_error(directory.path(), "write to", error);
     let mut removed = 0;
     let mut count = |is_end: bool| {

@@ -324,8 +324,11 @@ impl QueuedState {
 
     /// Removes the end of the log. `at` is the position of the entry that becomes the last one.
     pub fn truncate(&mut self, at: Option<Position>) {
+        // A purge may have passed it since the look.
+        let at = at.filter(|at| self.floor.is_none_or(|floor| at.index > floor.index));
+        let at = at.or(self.floor);
         self.tail.truncate_after(at.map(|at| at.index));
-        self.last = at.or(self.floor);
+        self.last = at;
     }
 
     pub fn purge(&mut self, upto: Position) {

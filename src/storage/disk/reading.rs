@@ -1,15 +1,14 @@
 //! Reads log entries: the newest from memory, older ones from their segments, while the storage thread changes both.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use bytes::Bytes;
 
 use super::SharedStore;
-use super::index::Location;
+use super::index::{Location, SegmentFile};
 use super::log::segment_path;
-use super::segment::{Header, Item, Record, SEGMENT_HEADER_BYTES};
+use super::segment::{Item, Record};
 use crate::storage::{LogRecord, Position, StorageError};
 
 /// The result of one read so far.
@@ -22,7 +21,7 @@ struct Page {
 
 /// Entries that only the disk has, in one segment.
 struct Gap {
-    segment: u64,
+    file: SegmentFile,
     entries: Vec<(u64, Location)>,
 }
 
@@ -31,8 +30,6 @@ struct Gap {
 enum Unreadable {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("its segment has another header")]
-    Header,
     #[error("it has no valid record")]
     Record,
     #[error("it is missing")]
@@ -50,25 +47,21 @@ impl Page {
             self.next = entry.position.index + 1;
             self.records.push(entry);
         }
-        true
+        self.records.is_empty() || self.bytes <= self.max_bytes
     }
 }
 
 impl Gap {
-    fn read(&self, file: &File) -> Result<Vec<LogRecord>, Unreadable> {
+    fn read(&self) -> Result<Vec<LogRecord>, Unreadable> {
         let (Some((_, first)), Some((_, last))) = (self.entries.first(), self.entries.last()) else {
             return Err(Unreadable::Missing);
         };
-        let mut header = [0; SEGMENT_HEADER_BYTES];
-        file.read_exact_at(&mut header, 0)?;
-        let header = Header::decode(&header).ok().filter(|header| header.number == self.segment);
-        let salt = header.ok_or(Unreadable::Header)?.salt;
         let from = first.offset as usize;
         let mut bytes = vec![0; (last.offset + last.bytes) as usize - from];
-        file.read_exact_at(&mut bytes, from as u64)?;
+        self.file.file.read_exact_at(&mut bytes, from as u64)?;
         let read = |(index, location): &(u64, Location)| {
             let offset = location.offset as usize;
-            let record = Record::read(&bytes[offset - from..], salt, offset);
+            let record = Record::read(&bytes[offset - from..], self.file.salt, offset);
             // The file may have been used again since the look into the index.
             match record.and_then(|record| record.item().ok()) {
                 Some(Item::Entry { position, payload }) if position.index == *index => {
@@ -122,34 +115,48 @@ impl SharedStore {
         };
         let run = state.index.run(page.next).take_while(|(index, _)| *index < memory_from);
         let entries: Vec<_> = run.take_while(fits).collect();
-        let segment = entries.first().map_or(0, |(_, location)| location.segment);
-        Ok(Some(Gap { segment, entries }))
+        let file = entries.first().and_then(|(_, location)| state.index.file(location.segment)).cloned();
+        match file {
+            Some(file) => Ok(Some(Gap { file, entries })),
+            None => {
+                drop(state);
+                Err(self.damaged(page.next, &Unreadable::Missing))
+            }
+        }
     }
 
     /// Fills the page from the disk up to the end of the gap. Returns whether there is room for more.
     fn read_disk(&self, page: &mut Page, gap: &Gap) -> Result<bool, StorageError> {
-        let file = File::open(segment_path(&self.log_dir, gap.segment));
-        self.take_from(page, gap, file)
-    }
-
-    fn take_from(&self, page: &mut Page, gap: &Gap, file: io::Result<File>) -> Result<bool, StorageError> {
-        match file.map_err(Unreadable::Io).and_then(|file| gap.read(&file)) {
+        match gap.read() {
             Ok(entries) => Ok(page.take_all(entries)),
-            Err(damage) => self.handle_unreadable(page.next, &damage),
+            Err(unreadable) => self.handle_unreadable(page.next, gap, unreadable),
         }
     }
 
-    /// Handles an unreadable entry: it was purged meanwhile and its segment is used again, or the store is damaged.
-    fn handle_unreadable(&self, index: u64, what: &Unreadable) -> Result<bool, StorageError> {
+    /// Handles an unreadable entry: the log has removed it meanwhile and its segment is used again, or the store is
+    /// damaged.
+    fn handle_unreadable(&self, index: u64, gap: &Gap, what: Unreadable) -> Result<bool, StorageError> {
         let state = self.state.lock();
         state.check()?;
-        if state.floor.is_some_and(|floor| index <= floor.index) {
+        if state.index.run(index).next() != gap.entries.first().copied() {
             return Ok(true);
         }
         drop(state);
+        match what {
+            Unreadable::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                let error = StorageError::io("read", segment_path(&self.log_dir, gap.file.number), &error);
+                self.poison(error.clone());
+                Err(error)
+            }
+            what => Err(self.damaged(index, &what)),
+        }
+    }
+
+    /// Fails the store, because an entry is damaged.
+    fn damaged(&self, index: u64, what: &Unreadable) -> StorageError {
         let error = self.corrupt(format!("log entry {index}: {what}"));
         self.poison(error.clone());
-        Err(error)
+        error
     }
 
     /// The position of the entry with this index. An index below the log gives the floor; one above it, the last entry.
@@ -167,11 +174,12 @@ impl SharedStore {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::path::Path;
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
 
     use super::super::SledStorage;
+    use super::super::segment::{Header, SEGMENT_BYTES, SEGMENT_HEADER_BYTES};
     use super::*;
     use crate::storage::{Done, Identity, Storage};
 
@@ -208,33 +216,24 @@ mod tests {
         segment_path(&dir.join("log"), 1)
     }
 
+    fn header(file: &File) -> Header {
+        let mut header = [0; SEGMENT_HEADER_BYTES];
+        file.read_exact_at(&mut header, 0).expect("readable");
+        Header::decode(&header).expect("a header")
+    }
+
     #[test]
     fn entry_that_is_purged_while_it_is_read_is_no_damage() {
         let dir = tempfile::tempdir().expect("a folder");
         let (storage, mut page, gap) = reader_at_a_gap(dir.path());
-        let opened = File::open(first_segment(dir.path())).expect("the first segment");
-        wait(|done| storage.purge(at(ENTRIES - 1), done));
         // The store uses the purged files again.
-        for round in 1.. {
+        for round in 1..20 {
+            wait(|done| storage.purge(at(ENTRIES * round - 1), done));
             append(&storage, ENTRIES * round..ENTRIES * (round + 1));
-            wait(|done| storage.purge(at(ENTRIES * (round + 1) - 1), done));
-            let mut header = [0; SEGMENT_HEADER_BYTES];
-            opened.read_exact_at(&mut header, 0).expect("readable");
-            if Header::decode(&header).is_ok_and(|header| header.number != 1) || round > 20 {
-                break;
-            }
         }
-        let salt = |file: &File| {
-            let mut header = [0; SEGMENT_HEADER_BYTES];
-            file.read_exact_at(&mut header, 0).expect("readable");
-            Header::decode(&header).expect("a header")
-        };
+        assert_ne!(header(&gap.file.file).number, 1);
         let floor = storage.log_bounds().0.expect("purged").index;
-        // The reader opened the file before it was used again, or it looks for the file after that.
-        let shared = storage.shared();
-        let again = opened.try_clone();
-        assert_eq!(shared.take_from(&mut page, &gap, again), Ok(true), "{:?}", salt(&opened));
-        assert_eq!(shared.read_disk(&mut page, &gap), Ok(true));
+        assert_eq!(storage.shared().read_disk(&mut page, &gap), Ok(true));
         assert_eq!((page.records.len(), page.next), (0, 0));
         assert_eq!(storage.read_log(0, ENTRIES, usize::MAX), Err(StorageError::Purged { index: 0, floor }));
         assert_eq!(*storage.failure().borrow(), None, "the store goes on");
@@ -243,17 +242,22 @@ mod tests {
     #[test]
     fn record_of_a_later_use_is_not_read() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (storage, mut page, gap) = reader_at_a_gap(dir.path());
-        storage.close();
-        // The header is that of the first use, and the records are those of a later one.
-        let path = first_segment(dir.path());
-        let mut bytes = fs::read(&path).expect("readable");
-        let second = fs::read(segment_path(&dir.path().join("log"), 2)).expect("readable");
-        bytes[SEGMENT_HEADER_BYTES..].copy_from_slice(&second[SEGMENT_HEADER_BYTES..]);
-        fs::write(&path, bytes).expect("written");
-        let found = gap.read(&File::open(&path).expect("it exists"));
+        let (storage, _, mut gap) = reader_at_a_gap(dir.path());
+        assert!(gap.read().is_ok());
+        gap.file.salt ^= 1;
+        let found = gap.read();
         assert!(matches!(found, Err(Unreadable::Record)), "{found:?}");
-        assert!(storage.shared().read_disk(&mut page, &gap).is_err());
+        storage.close();
+    }
+
+    #[test]
+    fn first_entry_is_returned_whatever_its_size() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, _, _) = reader_at_a_gap(dir.path());
+        for (max_bytes, count) in [(0, 1), (ENTRY_BYTES - 1, 1), (ENTRY_BYTES, 1), (2 * ENTRY_BYTES, 2)] {
+            let read = storage.read_log(0, 3, max_bytes).map(|records| records.len());
+            assert_eq!(read, Ok(count), "{max_bytes} bytes");
+        }
     }
 
     #[test]
@@ -268,11 +272,26 @@ mod tests {
         assert_eq!(*storage.failure().borrow(), None, "the store goes on");
     }
 
+    /// The segment of the removed entries can be used again although the floor is below them.
     #[test]
-    fn entry_that_is_missing_stops_the_store() {
+    fn removed_entry_that_is_not_readable_is_no_damage() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, mut page, gap) = reader_at_a_gap(dir.path());
+        wait(|done| storage.truncate_after(None, done));
+        fs::write(first_segment(dir.path()), vec![0; SEGMENT_BYTES]).expect("written");
+        assert_eq!(storage.shared().read_disk(&mut page, &gap), Ok(true));
+        assert_eq!(storage.read_log(0, ENTRIES, usize::MAX), Ok(Vec::new()));
+        assert_eq!(*storage.failure().borrow(), None, "the store goes on");
+    }
+
+    #[test]
+    fn damaged_entry_stops_the_store() {
         type Change = fn(&Path);
         let changes: [Change; 2] = [
-            |path| fs::remove_file(path).expect("removed"),
+            |path| {
+                let file = File::options().write(true).open(path).expect("it exists");
+                file.set_len(200_000).expect("cut");
+            },
             |path| {
                 let mut bytes = fs::read(path).expect("readable");
                 bytes[300_000] ^= 1;
@@ -283,9 +302,23 @@ mod tests {
             let dir = tempfile::tempdir().expect("a folder");
             let (storage, mut page, gap) = reader_at_a_gap(dir.path());
             change(&first_segment(dir.path()));
-            let error = storage.shared().read_disk(&mut page, &gap).expect_err("the log has a hole");
+            let error = storage.shared().read_disk(&mut page, &gap).expect_err("the entry is damaged");
             assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
             assert_eq!(*storage.failure().borrow(), Some(error));
         }
+    }
+
+    /// A disk that fails to read is not a damaged directory.
+    #[test]
+    fn failed_read_names_the_file_and_its_cause() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (storage, mut page, mut gap) = reader_at_a_gap(dir.path());
+        // The kernel cannot read a directory.
+        gap.file.file = Arc::new(File::open(dir.path()).expect("a folder"));
+        let error = storage.shared().read_disk(&mut page, &gap).expect_err("it cannot be read");
+        let path = first_segment(dir.path());
+        assert!(error.to_string().starts_with(&format!("could not read {}", path.display())), "{error}");
+        assert!(matches!(error, StorageError::Io { .. }), "{error}");
+        assert_eq!(*storage.failure().borrow(), Some(error));
     }
 }

@@ -55,6 +55,8 @@ pub(crate) enum LogDamage {
     Size { number: u64, bytes: usize },
     #[error("log segment {number:016x} has no valid record at byte {offset}, but group {found} follows")]
     Hole { number: u64, offset: usize, found: u64 },
+    #[error("log segment {number:016x} begins with group {found}: expected group {expected}")]
+    FirstGroup { number: u64, found: u64, expected: u64 },
     #[error("log segment {number:016x} has group {found} at byte {offset}: expected group {expected}")]
     Group { number: u64, offset: usize, found: u64, expected: u64 },
     #[error("log segment {number:016x} has a record at byte {offset} with {error}")]
@@ -89,6 +91,12 @@ impl Replay {
         if self.end == SEGMENT_HEADER_BYTES {
             return Err(LogDamage::Start { number });
         }
+        let (found, expected) = (header.first_group, self.group.saturating_add(1));
+        if self.segments.is_empty() {
+            self.group = found.saturating_sub(1);
+        } else if found != expected {
+            return Err(LogDamage::FirstGroup { number, found, expected });
+        }
         let last_before = self.state.last;
         self.segments.push_back(Segment { number, salt: header.salt, last_before });
         self.previous_end = self.end;
@@ -96,10 +104,6 @@ impl Replay {
         let mut offset = self.end;
         let mut group: Vec<(Item<'_>, Location)> = Vec::new();
         while let Some(record) = Record::read(&bytes[offset..], header.salt, offset) {
-            let is_first = self.segments.len() == 1 && offset == SEGMENT_HEADER_BYTES;
-            if is_first {
-                self.group = record.group.saturating_sub(1);
-            }
             let expected = self.group.saturating_add(1);
             if record.group != expected {
                 return Err(LogDamage::Group { number, offset, found: record.group, expected });
@@ -118,14 +122,17 @@ impl Replay {
             }
         }
         self.dirty_end = used_end(bytes);
-        self.check_rest(number, header.salt, &bytes[..self.dirty_end])
+        self.check_rest(number, header.salt, bytes)
     }
 
-    /// Checks that no group follows the torn one. An earlier use of the file had another salt.
+    /// Checks that no group follows the torn one. An earlier use of the file had another salt, and lower groups.
     fn check_rest(&self, number: u64, salt: u64, bytes: &[u8]) -> Result<(), LogDamage> {
-        for offset in self.end..bytes.len() {
+        let torn = self.group.saturating_add(1);
+        let later = torn.saturating_add(1)..=torn.saturating_add(SEGMENT_BYTES as u64);
+        for offset in self.end..self.dirty_end {
+            // The last bytes of a record can be zeros.
             let rest = &bytes[offset..];
-            let is_later = Record::claimed_group(rest).is_some_and(|group| group > self.group.saturating_add(1));
+            let is_later = Record::claimed_group(rest).is_some_and(|group| later.contains(&group));
             if is_later && let Some(record) = Record::read(rest, salt, offset) {
                 return Err(LogDamage::Hole { number, offset: self.end, found: record.group });
             }

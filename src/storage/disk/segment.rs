@@ -1,7 +1,7 @@
 //! The format of a log segment: a header, and records in groups.
 //!
 //! ```text
-//! header     magic | version u32 | number u64 | salt u64 | crc32, in the first 512 bytes
+//! header     magic | version u32 | number u64 | first group u64 | salt u64 | crc32, in the first 512 bytes
 //! record     crc32 | len u32 | group u64 | kind u8 | body of `len` bytes
 //! ```
 //!
@@ -27,7 +27,7 @@ pub(crate) const MAX_ENTRY_BYTES: usize = SEGMENT_BYTES - (4 << 10);
 
 pub(crate) const RECORD_HEADER_BYTES: usize = 17;
 const MAGIC: &[u8; 8] = b"tenurlog";
-const HEADER_FIELDS: usize = 28;
+const HEADER_FIELDS: usize = 36;
 const LAST_OF_GROUP: u8 = 0x80;
 
 /// The kind of a record. Append-only: a number never changes its meaning.
@@ -105,6 +105,8 @@ struct TruncateV1 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub number: u64,
+    /// The number of the first group. So a lost end of the segment before shows even if this group is torn.
+    pub first_group: u64,
     pub salt: u64,
 }
 
@@ -159,7 +161,8 @@ impl Header {
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
         bytes[12..20].copy_from_slice(&self.number.to_le_bytes());
-        bytes[20..HEADER_FIELDS].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[20..28].copy_from_slice(&self.first_group.to_le_bytes());
+        bytes[28..HEADER_FIELDS].copy_from_slice(&self.salt.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..HEADER_FIELDS]);
         bytes[HEADER_FIELDS..HEADER_FIELDS + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -172,7 +175,9 @@ impl Header {
             return Err(HeaderError::Invalid);
         }
         match u32_at(fields, 8) {
-            SEGMENT_VERSION => Ok(Header { number: u64_at(fields, 12), salt: u64_at(fields, 20) }),
+            SEGMENT_VERSION => {
+                Ok(Header { number: u64_at(fields, 12), first_group: u64_at(fields, 20), salt: u64_at(fields, 28) })
+            }
             version if version > SEGMENT_VERSION => Err(HeaderError::Newer { version }),
             _ => Err(HeaderError::Invalid),
         }
@@ -376,9 +381,12 @@ mod tests {
 
     #[test]
     fn stored_log_bytes_are_frozen() {
-        let header = Header { number: 2, salt: 0x0102_0304_0506_0708 };
-        assert_eq!(hex(&header.encode()[..32]), "74656e75726c6f6701000000020000000000000008070605040302018b1f5934");
-        assert!(header.encode()[32..].iter().all(|byte| *byte == 0));
+        let header = Header { number: 2, first_group: 5, salt: 0x0102_0304_0506_0708 };
+        assert_eq!(
+            hex(&header.encode()[..40]),
+            "74656e75726c6f670100000002000000000000000500000000000000080706050403020111f3e7bb"
+        );
+        assert!(header.encode()[40..].iter().all(|byte| *byte == 0));
         let golden = [
             "336cc3f417000000050000000000000081fc00093d000103fc701101000102fb60ea010901020100",
             "9fb5cff10c00000005000000000000008203fc7011010005656e747279",
@@ -424,10 +432,10 @@ mod tests {
 
     #[test]
     fn header_of_a_newer_version_is_named() {
-        let header = Header { number: 2, salt: 3 };
+        let header = Header { number: 2, first_group: 5, salt: 3 };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
         assert_eq!(Header::decode(&[0; SEGMENT_HEADER_BYTES]), Err(HeaderError::Invalid));
-        assert_eq!(Header::decode(&header.encode()[..31]), Err(HeaderError::Invalid));
+        assert_eq!(Header::decode(&header.encode()[..39]), Err(HeaderError::Invalid));
         let mut newer = header.encode();
         newer[8] = 2;
         assert_eq!(Header::decode(&newer), Err(HeaderError::Invalid), "its checksum is wrong");

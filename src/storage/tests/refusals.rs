@@ -122,8 +122,8 @@ fn newer_format_is_refused() {
     let dir = filled();
     change_segment(dir.path(), |bytes| {
         bytes[8] = 7;
-        let crc = crc32fast::hash(&bytes[..28]);
-        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..36]);
+        bytes[36..40].copy_from_slice(&crc.to_le_bytes());
     });
     assert_newer(dir.path(), 1, "a segment");
 

@@ -107,7 +107,7 @@ fn log_header(bytes: &[u8]) -> bool {
 }
 
 fn log_headers() -> Vec<Vec<u8>> {
-    vec![Header { number: 2, salt: 3 }.encode()[..32].to_vec()]
+    vec![Header { number: 2, first_group: 5, salt: 3 }.encode()[..40].to_vec()]
 }
 
 const SALT: u64 = 7;

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::log;
+use super::segment_files;
 use crate::storage::{Identity, StorageError};
 
 /// The file name of the marker.
@@ -146,7 +146,10 @@ impl Directory {
         }
         // A power cut between the marker of format 2 and the rename leaves only the migrated log.
         let logs = [self.log(), self.migrated_log()];
-        if format > 1 && !log::has_segments(&logs[0])? && (logs[0].exists() || !log::has_segments(&logs[1])?) {
+        if format > 1
+            && !segment_files::has_segments(&logs[0])?
+            && (logs[0].exists() || !segment_files::has_segments(&logs[1])?)
+        {
             return Err(self.emptied(expected, format!("{} is missing or empty", logs[0].display())));
         }
         Ok(Some(format))

@@ -12,6 +12,7 @@ mod recovery;
 pub(crate) mod replay;
 mod restoring;
 pub(crate) mod segment;
+mod segment_files;
 mod tail;
 pub(super) mod trees;
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::SharedStore;
 use super::index::{Location, SegmentFile};
-use super::log::segment_path;
 use super::segment::{Item, Record};
+use super::segment_files::segment_path;
 use crate::storage::{LogRecord, Position, StorageError};
 
 /// The result of one read so far.

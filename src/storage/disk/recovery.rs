@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use super::commit::{Committer, run_thread};
 use super::directory::{self, Directory};
 use super::index::LogIndex;
-use super::log::{self, SegmentLog};
+use super::log::SegmentLog;
 use super::migration;
 use super::segment::LogState;
+use super::segment_files::has_segments;
 use super::tail::Tail;
 use super::trees::{self, Trees};
 use super::{Handle, Opened, QueuedState, SharedStore, SledStorage};
@@ -147,7 +148,7 @@ fn create(
         return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
     }
     trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-    if !log::has_segments(&directory.log())? {
+    if !has_segments(&directory.log())? {
         SegmentLog::create(&directory.log())?;
         directory::sync(directory.path())?;
     }

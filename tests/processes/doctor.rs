@@ -122,7 +122,7 @@ async fn healthy_cluster_has_no_problem() {
     for name in expected {
         seen.finding(&name);
     }
-    assert!(seen.facts("versions").contains("node 3 0.1.0 (data format 1)"), "{seen:?}");
+    assert!(seen.facts("versions").contains("node 3 0.1.0 (data format 2)"), "{seen:?}");
     assert!(seen.facts("disk.sync").starts_with("20 syncs: "), "{seen:?}");
 
     // One endpoint is enough to find all members.

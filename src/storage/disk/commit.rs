@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::directory::Directory;
+use super::index::LogIndex;
 use super::log::{GroupPlace, LogGroup, SegmentLog};
 use super::metrics::CommitMetrics;
 use super::segment::Item;
@@ -121,6 +122,8 @@ pub(super) fn run_thread(mut committer: Committer) {
     }
     committer.fail_all(&end);
     shared.trees.write().take();
+    // It has the files of the segments.
+    shared.state.lock().index = LogIndex::default();
     let (trees, directory) = committer.into_parts();
     trees::close(trees);
     trees::wait_for_release(&directory);

@@ -15,6 +15,7 @@ use super::directory::{self, Directory};
 use super::index::LogIndex;
 use super::log::SegmentLog;
 use super::migration;
+use super::replay::Replay;
 use super::segment::LogState;
 use super::segment_files::has_segments;
 use super::tail::Tail;
@@ -62,6 +63,8 @@ impl SledStorage {
 
     pub(super) fn open_claimed(directory: Directory, identity: Identity) -> Result<Opened, StorageError> {
         let format = directory.check_marker(&identity)?;
+        // Before sled opens: sled panics when it closes on a broken disk.
+        let log = prepare_log(&directory, format)?;
         directory.prepare_store()?;
         let trees = trees::open(&directory)?;
         directory.sync_store()?;
@@ -69,7 +72,8 @@ impl SledStorage {
         let data_file = File::options().read(true).write(true).open(&data_path);
         let data_file = data_file.map_err(|error| StorageError::io("open", data_path, &error))?;
 
-        let recovered = trees::catch_panic(&directory, || recover(&directory, &trees, &data_file, &identity, format));
+        let recover = || recover(&directory, &trees, &data_file, &identity, format, log);
+        let recovered = trees::catch_panic(&directory, recover);
         let (incarnation, found) = match recovered {
             Ok(recovered) => recovered,
             Err(error) => {
@@ -106,13 +110,14 @@ impl SledStorage {
     }
 }
 
-/// Checks every record, and on a first start writes the identity, the log and the marker. Also returns the incarnation.
+/// Checks every record of sled, and on a first start writes the identity and the marker. Also returns the incarnation.
 fn recover(
     directory: &Directory,
     trees: &Trees,
     data_file: &File,
     identity: &Identity,
     format: Option<u32>,
+    log: Option<(SegmentLog, Replay)>,
 ) -> Result<(u64, CheckedStore), StorageError> {
     let mut incarnation = rng().random();
     match read_identity(directory, trees)? {
@@ -126,16 +131,46 @@ fn recover(
         None => {}
     }
     check_meta_keys(directory, trees)?;
-    match format {
-        None => create(directory, trees, data_file, identity, incarnation)?,
-        Some(1) => migration::migrate(directory, trees, identity)?,
-        Some(_) if !directory.log().exists() => directory.name_migrated_log()?,
-        Some(_) => {}
+    if format.is_none() {
+        create(directory, trees, data_file, identity, incarnation)?;
     }
-    Ok((incarnation, check_all(directory, trees, data_file)?))
+    let log = match log {
+        Some(log) => log,
+        None => {
+            migration::migrate(directory, trees, identity)?;
+            open_log(directory)?
+        }
+    };
+    Ok((incarnation, check_all(directory, trees, data_file, log)?))
 }
 
-/// Writes the first records of a store, and then the marker.
+/// Creates the log of a new store, or checks the log of an old one. `None` if the log is still in sled.
+fn prepare_log(directory: &Directory, format: Option<u32>) -> Result<Option<(SegmentLog, Replay)>, StorageError> {
+    let dir = directory.log();
+    match format {
+        Some(1) => return Ok(None),
+        None if !has_segments(&dir)? => {
+            SegmentLog::create(&dir)?;
+            directory::sync(directory.path())?;
+        }
+        Some(_) if !dir.exists() => directory.name_migrated_log()?,
+        _ => {}
+    }
+    let log = open_log(directory)?;
+    // No open returns before the marker is durable. So without a marker, nothing can have been written.
+    if format.is_none() && log.1.state != LogState::default() {
+        return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+    }
+    Ok(Some(log))
+}
+
+fn open_log(directory: &Directory) -> Result<(SegmentLog, Replay), StorageError> {
+    let replay = SegmentLog::read(directory, &directory.log())?;
+    let replay = replay.ok_or_else(|| directory.corrupt("the log has no segment"))?;
+    Ok((SegmentLog::resume(&directory.log(), &replay)?, replay))
+}
+
+/// Writes the first record of a store, and then the marker.
 fn create(
     directory: &Directory,
     trees: &Trees,
@@ -148,10 +183,6 @@ fn create(
         return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
     }
     trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-    if !has_segments(&directory.log())? {
-        SegmentLog::create(&directory.log())?;
-        directory::sync(directory.path())?;
-    }
     directory.write_marker(identity)
 }
 
@@ -162,26 +193,25 @@ fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identit
     })
 }
 
-/// Whether the store holds any record besides the identity.
+/// Whether sled holds any record besides the identity.
 fn holds_data(directory: &Directory, trees: &Trees) -> Result<bool, StorageError> {
     let chunk = trees.snap.iter().next().transpose();
     let other = trees.meta.iter().keys().find(|key| key.as_ref().map_or(true, |key| key != IDENTITY));
     let found = chunk.and_then(|chunk| Ok(chunk.is_some() || other.transpose()?.is_some()));
-    let in_sled = found.map_err(|error| directory.corrupt(error))?;
-    let log = directory.log();
-    let replay = if log.exists() { SegmentLog::read(directory, &log)? } else { None };
-    Ok(in_sled || migration::has_log(directory, trees)? || replay.is_some_and(|log| log.state != LogState::default()))
+    Ok(found.map_err(|error| directory.corrupt(error))? || migration::has_log(directory, trees)?)
 }
 
-/// Checks every record and that the log is contiguous from the floor.
-fn check_all(directory: &Directory, trees: &Trees, data_file: &File) -> Result<CheckedStore, StorageError> {
+/// Checks every record of sled.
+fn check_all(
+    directory: &Directory,
+    trees: &Trees,
+    data_file: &File,
+    (log, mut replay): (SegmentLog, Replay),
+) -> Result<CheckedStore, StorageError> {
     let snapshot = read_manifest(directory, trees)?;
     let (highest_id, leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
-    let replay = SegmentLog::read(directory, &directory.log())?;
-    let mut replay = replay.ok_or_else(|| directory.corrupt("the log has no segment"))?;
     // The log has all that a migration leaves in sled.
     migration::remove_old_log(directory, trees, data_file)?;
-    let log = SegmentLog::resume(&directory.log(), &replay)?;
     let LogState { last, floor, vote, committed } = replay.state;
     let recovered = Recovered { vote, purged: floor, committed, last, snapshot };
     let (tail, index) = (std::mem::take(&mut replay.tail), std::mem::take(&mut replay.index));

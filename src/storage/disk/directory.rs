@@ -166,6 +166,10 @@ impl Directory {
         StorageError::Emptied { dir: self.path.clone(), identity: identity.clone(), what }
     }
 
+    pub fn unmarked(&self) -> StorageError {
+        StorageError::Unmarked { dir: self.path.clone() }
+    }
+
     pub fn corrupt(&self, what: impl ToString) -> StorageError {
         StorageError::Corrupt { dir: self.path.clone(), what: what.to_string() }
     }

@@ -44,6 +44,8 @@ pub(super) fn migrate(directory: &Directory, trees: &Trees, identity: &Identity)
     log.close()?;
     directory::sync(directory.path())?;
     directory.write_marker(identity)?;
+    let dir = directory.path().display();
+    tracing::info!(%dir, "moved the log to data format 2: earlier versions refuse this directory from now on");
     directory.name_migrated_log()
 }
 

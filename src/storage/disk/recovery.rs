@@ -132,13 +132,19 @@ fn recover(
     }
     check_meta_keys(directory, trees)?;
     if format.is_none() {
-        create(directory, trees, data_file, identity, incarnation)?;
+        // As for the log: only the identity can have been written.
+        if holds_data(directory, trees)? {
+            return Err(directory.unmarked());
+        }
+        trees::write_identity(directory, trees, data_file, identity, incarnation)?;
+        directory.write_marker(identity)?;
     }
     let log = match log {
         Some(log) => log,
         None => {
             migration::migrate(directory, trees, identity)?;
-            open_log(directory)?
+            let replay = read_log(directory)?;
+            (SegmentLog::resume(&directory.log(), &replay)?, replay)
         }
     };
     Ok((incarnation, check_all(directory, trees, data_file, log)?))
@@ -149,41 +155,30 @@ fn prepare_log(directory: &Directory, format: Option<u32>) -> Result<Option<(Seg
     let dir = directory.log();
     match format {
         Some(1) => return Ok(None),
-        None if !has_segments(&dir)? => {
-            SegmentLog::create(&dir)?;
+        None => {
+            if !has_segments(&dir)? {
+                // A first start makes the log durable before it creates sled's file. So this directory has lost its log.
+                if directory.data_file().exists() {
+                    return Err(directory.unmarked());
+                }
+                SegmentLog::create(&dir)?;
+            }
             directory::sync(directory.path())?;
         }
         Some(_) if !dir.exists() => directory.name_migrated_log()?,
-        _ => {}
+        Some(_) => {}
     }
-    let log = open_log(directory)?;
+    let replay = read_log(directory)?;
     // No open returns before the marker is durable. So without a marker, nothing can have been written.
-    if format.is_none() && log.1.state != LogState::default() {
-        return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
+    if format.is_none() && replay.state != LogState::default() {
+        return Err(directory.unmarked());
     }
-    Ok(Some(log))
+    Ok(Some((SegmentLog::resume(&dir, &replay)?, replay)))
 }
 
-fn open_log(directory: &Directory) -> Result<(SegmentLog, Replay), StorageError> {
+fn read_log(directory: &Directory) -> Result<Replay, StorageError> {
     let replay = SegmentLog::read(directory, &directory.log())?;
-    let replay = replay.ok_or_else(|| directory.corrupt("the log has no segment"))?;
-    Ok((SegmentLog::resume(&directory.log(), &replay)?, replay))
-}
-
-/// Writes the first record of a store, and then the marker.
-fn create(
-    directory: &Directory,
-    trees: &Trees,
-    data_file: &File,
-    identity: &Identity,
-    incarnation: u64,
-) -> Result<(), StorageError> {
-    // No open returns before the marker is durable. So without a marker, only the identity can have been written.
-    if holds_data(directory, trees)? {
-        return Err(StorageError::Unmarked { dir: directory.path().to_path_buf() });
-    }
-    trees::write_identity(directory, trees, data_file, identity, incarnation)?;
-    directory.write_marker(identity)
+    replay.ok_or_else(|| directory.corrupt("the log has no segment"))
 }
 
 /// Reads the identity record: the owner of the store and its incarnation.

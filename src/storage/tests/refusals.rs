@@ -226,6 +226,21 @@ fn data_without_marker_is_refused() {
     assert_eq!(refusal(dir.path()).to_string(), expected);
 }
 
+/// sled's file alone does not show that the node has voted: a copy of `store/` must not start as a new node.
+#[test]
+fn store_without_marker_and_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    wait(|done| storage.save_vote(vote(2), done)).unwrap();
+    storage.close();
+    fs::remove_file(dir.path().join("TENURE")).unwrap();
+    fs::remove_dir_all(dir.path().join("log")).unwrap();
+    for _ in 0..2 {
+        assert_eq!(refusal(dir.path()), StorageError::Unmarked { dir: dir.path().to_path_buf() });
+    }
+    assert!(!dir.path().join("log").exists(), "a refused directory stays as it is");
+}
+
 #[test]
 fn interrupted_first_start_counts_as_first() {
     let dir = tempfile::tempdir().unwrap();

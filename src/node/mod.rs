@@ -33,7 +33,7 @@ use crate::access::Access;
 use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
 use crate::raft::{FeatureLevel, RaftHandle};
-use crate::storage::{SledStorage, Storage};
+use crate::storage::{DiskStorage, Storage};
 use crate::tls::NodeTls;
 use crate::types::NodeId;
 
@@ -114,7 +114,7 @@ use watch::EventLog;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
+pub struct Node<S: Storage = DiskStorage, T: Transport = TcpTransport> {
     pub(crate) inner: Arc<Inner<S, T>>,
     /// Keeps the node alive. The node's tasks hold only `inner`, so they do not keep the node alive. `None` in a handle
     /// from [`WeakNode::upgrade_for_request`].
@@ -122,7 +122,7 @@ pub struct Node<S: Storage = SledStorage, T: Transport = TcpTransport> {
 }
 
 /// A handle that does not keep its node alive. See [`Node::downgrade`].
-pub struct WeakNode<S: Storage = SledStorage, T: Transport = TcpTransport> {
+pub struct WeakNode<S: Storage = DiskStorage, T: Transport = TcpTransport> {
     inner: Weak<Inner<S, T>>,
     owner: Weak<DropGuard>,
 }

@@ -32,7 +32,7 @@ use super::snapshot::{self, SnapshotData, SnapshotError};
 use super::state_machine::{Replica, SnapshotBuilder, StateMachine};
 use super::types::{Entry, LogId, SnapshotMeta, Stored, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};
-use crate::storage::{Identity, Position, SledStorage, SnapshotManifest, Storage, StorageError as StoreError};
+use crate::storage::{DiskStorage, Identity, Position, SnapshotManifest, Storage, StorageError as StoreError};
 
 fn adapt<S: Storage>(storage: S) -> (GapLog<S>, SuiteMachine<S>) {
     let machine = StateMachine::new(
@@ -196,13 +196,13 @@ impl StoreBuilder<TypeConfig, GapLog<MemoryStorage>, SuiteMachine<MemoryStorage>
 
 struct OnDisk;
 
-impl StoreBuilder<TypeConfig, GapLog<SledStorage>, SuiteMachine<SledStorage>, TempDir> for OnDisk {
+impl StoreBuilder<TypeConfig, GapLog<DiskStorage>, SuiteMachine<DiskStorage>, TempDir> for OnDisk {
     async fn build(
         &self,
-    ) -> Result<(TempDir, GapLog<SledStorage>, SuiteMachine<SledStorage>), StorageError<TypeConfig>> {
+    ) -> Result<(TempDir, GapLog<DiskStorage>, SuiteMachine<DiskStorage>), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().expect("a directory");
         let identity = Identity { cluster: "suite".into(), node: 1 };
-        let storage = SledStorage::open(dir.path(), identity).expect("a new store opens");
+        let storage = DiskStorage::open(dir.path(), identity).expect("a new store opens");
         let (log, state_machine) = adapt(storage);
         Ok((dir, log, state_machine))
     }

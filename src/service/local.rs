@@ -11,7 +11,7 @@ use crate::client::{self, CallError, Coordinator, Events, LeaseManager, RetryBud
 use crate::lease::{Acquire, ListFilter, StateFilter, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
-use crate::storage::{SledStorage, Storage};
+use crate::storage::{DiskStorage, Storage};
 use crate::types::{ClusterMs, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
 
 /// Pause before a watch reports again that its node has stopped, so that a caller that retries does not spin.
@@ -140,7 +140,7 @@ fn node_name<S: Storage, T: Transport>(node: &Node<S, T>) -> String {
 ///
 /// It works the same on the leader and on a follower. It keeps the node alive. After a shutdown the node refuses its
 /// requests, so shut down its users first.
-pub struct Local<S: Storage = SledStorage, T: Transport = TcpTransport> {
+pub struct Local<S: Storage = DiskStorage, T: Transport = TcpTransport> {
     node: Node<S, T>,
     /// The name of the node in error messages.
     node_name: String,

@@ -1,6 +1,6 @@
 //! The durable state of a node: its log, its vote and its snapshots.
 //!
-//! The rest of the crate uses the trait [`Storage`]. [`SledStorage`] writes to a disk and survives power cuts. The
+//! The rest of the crate uses the trait [`Storage`]. [`DiskStorage`] writes to a disk and survives power cuts. The
 //! module `sim` has an implementation in memory. Only this module names sled and bincode.
 //!
 //! This module does not know Raft: payloads are opaque bytes.
@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::types::NodeId;
 
 pub(crate) use disk::describe_metrics;
-pub use disk::{Opened, Restoring, SledStorage};
+pub use disk::{DiskStorage, Opened, Restoring};
 pub use files::{DirectoryFiles, Files};
 pub use probe::measure_fsync;
 pub use snapshot::SnapshotWriter;

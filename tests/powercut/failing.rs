@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tenure::storage::{Done, LogRecord, Position, SledStorage, Storage, StorageError, VoteRecord};
+use tenure::storage::{DiskStorage, Done, LogRecord, Position, Storage, StorageError, VoteRecord};
 
 use crate::recorder::{Faults, Recorder};
 use crate::scratch;
@@ -14,7 +14,7 @@ use crate::workload::identity;
 /// An upper bound of one write. Only a hang exceeds it.
 const LONG: Duration = Duration::from_secs(30);
 
-fn append(storage: &SledStorage, index: u64, bytes: usize) -> Result<(), StorageError> {
+fn append(storage: &DiskStorage, index: u64, bytes: usize) -> Result<(), StorageError> {
     let record = LogRecord { position: Position { term: 1, index }, payload: Bytes::from(vec![index as u8; bytes]) };
     wait(|done| storage.append(vec![record], done))
 }
@@ -29,7 +29,7 @@ fn wait(write: impl FnOnce(Done)) -> Result<(), StorageError> {
 fn full_disk_stops_the_store_and_loses_nothing() {
     let scratch = scratch();
     let recorder = Recorder::new(scratch.path(), []);
-    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    let storage = DiskStorage::open(scratch.path(), identity()).unwrap();
     let mut failure = storage.failure();
     recorder.set_faults(Faults { space: Some(2 << 20), ..Faults::default() });
     let mut acknowledged = 0;
@@ -56,11 +56,11 @@ fn full_disk_stops_the_store_and_loses_nothing() {
     // While the disk is full, the store cannot open, and the error tells the cause.
     storage.close();
     recorder.set_faults(Faults { space: Some(0), ..Faults::default() });
-    let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
+    let text = DiskStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
     assert!(text.contains("free some space on that disk"), "{text}");
 
     recorder.set_faults(Faults::default());
-    let storage = SledStorage::open(scratch.path(), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let storage = DiskStorage::open(scratch.path(), identity()).unwrap_or_else(|error| panic!("{error}"));
     let last = storage.recovered().last.map_or(0, |last| last.index + 1);
     assert!(last >= acknowledged, "{acknowledged} entries were acknowledged, but only {last} are there");
     let log = storage.read_log(0, last, usize::MAX).unwrap();
@@ -71,7 +71,7 @@ fn full_disk_stops_the_store_and_loses_nothing() {
 fn failed_sync_is_not_retried() {
     let scratch = scratch();
     let recorder = Recorder::new(scratch.path(), []);
-    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    let storage = DiskStorage::open(scratch.path(), identity()).unwrap();
     append(&storage, 0, 100).unwrap();
     recorder.set_faults(Faults { broken_sync: true, ..Faults::default() });
     let before = recorder.data_syncs();
@@ -95,7 +95,7 @@ fn failed_sync_is_not_retried() {
     assert_eq!(recorder.data_syncs(), before + 1);
 
     recorder.set_faults(Faults::default());
-    let storage = SledStorage::open(scratch.path(), identity()).unwrap();
+    let storage = DiskStorage::open(scratch.path(), identity()).unwrap();
     assert_eq!(storage.recovered().last, Some(Position { term: 1, index: 0 }));
 }
 
@@ -104,10 +104,10 @@ fn read_only_disk_is_refused() {
     let scratch = scratch();
     let recorder = Recorder::new(scratch.path(), []);
     recorder.set_faults(Faults { read_only: true, ..Faults::default() });
-    let text = SledStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
+    let text = DiskStorage::open(scratch.path(), identity()).map(|_| ()).unwrap_err().to_string();
     let expected = format!("could not open {}: Read-only file system", scratch.path().join("LOCK").display());
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.ends_with("mount it writable and start the node again; nothing acknowledged is lost"), "{text}");
     recorder.set_faults(Faults::default());
-    SledStorage::open(scratch.path(), identity()).unwrap();
+    DiskStorage::open(scratch.path(), identity()).unwrap();
 }

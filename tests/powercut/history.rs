@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use tenure::storage::{LogRecord, Position, SledStorage, SnapshotManifest, Storage, VoteRecord};
+use tenure::storage::{DiskStorage, LogRecord, Position, SnapshotManifest, Storage, VoteRecord};
 
 /// One write operation on the store.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct View {
 
 impl View {
     /// Reads all contents of an open store. It is an error if a read fails or contradicts the store's bounds.
-    pub fn read(storage: &SledStorage) -> Result<View, String> {
+    pub fn read(storage: &DiskStorage) -> Result<View, String> {
         let (floor, last) = storage.log_bounds();
         let from = floor.map_or(0, |floor| floor.index + 1);
         let to = last.map_or(0, |last| last.index + 1);

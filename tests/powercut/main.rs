@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
-use tenure::storage::{Opened, SledStorage, Storage};
+use tenure::storage::{DiskStorage, Opened, Storage};
 
 use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::{View, allows_committed};
@@ -299,7 +299,7 @@ fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, Str
     // The test reads no events of this run: the recorder only skips the real syncs.
     let _recorder = Recorder::new(scratch.path(), image.file_ids());
     let node = scratch.path().join(DATA_DIR);
-    let opened = SledStorage::open_or_create(&node, identity()).map_err(|error| format!("refused: {error}"))?;
+    let opened = DiskStorage::open_or_create(&node, identity()).map_err(|error| format!("refused: {error}"))?;
     let Opened { storage, is_new, .. } = opened;
     if is_new && point >= recording.opened {
         return Err("the store opened as a new directory".to_string());
@@ -312,7 +312,7 @@ fn check(recording: &Recording, point: usize, image: &Image) -> Result<View, Str
     assert_eq!(blobs(&node), Vec::<PathBuf>::new(), "sled moved a value into a separate file");
     storage.close();
 
-    let storage = SledStorage::open(&node, identity()).map_err(|error| format!("refused the second time: {error}"))?;
+    let storage = DiskStorage::open(&node, identity()).map_err(|error| format!("refused the second time: {error}"))?;
     let again = View::read(&storage)?;
     if again != found {
         return Err(format!("the first open found {found:?}, the second one {again:?}"));

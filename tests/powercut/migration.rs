@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use tenure::storage::{Identity, Opened, SledStorage};
+use tenure::storage::{DiskStorage, Identity, Opened};
 
 use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::View;
@@ -50,7 +50,7 @@ fn add(image: &mut Image, root: &Path, dir: PathBuf) {
 
 /// The contents of a directory that opens as an old one.
 fn read(root: &Path) -> Result<View, String> {
-    let opened = SledStorage::open_or_create(root.join(DATA), identity()).map_err(|error| error.to_string())?;
+    let opened = DiskStorage::open_or_create(root.join(DATA), identity()).map_err(|error| error.to_string())?;
     let Opened { storage, is_new, .. } = opened;
     if is_new {
         return Err("the store opened as a new directory".to_owned());
@@ -120,7 +120,7 @@ fn stale_log_is_not_taken_for_the_old_one() {
         read(root.path()).expect("the saved directory opens")
     };
     let other = scratch();
-    SledStorage::open(other.path().join(DATA), identity()).expect("a new store").close();
+    DiskStorage::open(other.path().join(DATA), identity()).expect("a new store").close();
     for kept in [&["0000000000000001.log", "new"][..], &["new"], &[]] {
         let root = scratch();
         base.write_to(root.path());

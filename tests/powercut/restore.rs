@@ -11,7 +11,7 @@ use tenure::LeaseManager;
 use tenure::Wait;
 use tenure::backup::{LostHolders, RestoreOptions};
 use tenure::node::{Consistency, Node, NodeBuilder};
-use tenure::storage::{Opened, SledStorage, StorageError};
+use tenure::storage::{DiskStorage, Opened, StorageError};
 use tokio::net::TcpListener;
 
 use crate::disk::{Disk, HonoredSyncs, Image};
@@ -48,7 +48,7 @@ fn restore(root: &Path, backup: &Path) -> Result<(), String> {
 
 /// The contents of a directory that opens.
 fn read(root: &Path) -> Result<View, StorageError> {
-    let Opened { storage, .. } = SledStorage::open_or_create(root.join(DATA_DIR), identity())?;
+    let Opened { storage, .. } = DiskStorage::open_or_create(root.join(DATA_DIR), identity())?;
     let view = View::read(&storage).expect("an open store is readable");
     storage.close();
     Ok(view)
@@ -65,7 +65,7 @@ fn check(image: &Image, backup: &Path, whole: &View, is_acknowledged: bool) -> R
         if restore(scratch.path(), backup).is_ok() {
             return Ok(());
         }
-        if SledStorage::open(&dir, identity()).err().as_ref().is_some_and(is_refused) {
+        if DiskStorage::open(&dir, identity()).err().as_ref().is_some_and(is_refused) {
             return Ok(());
         }
     }

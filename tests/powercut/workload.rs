@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tenure::storage::{Done, Identity, LogRecord, Position, SledStorage, SnapshotWriter, Storage, VoteRecord};
+use tenure::storage::{DiskStorage, Done, Identity, LogRecord, Position, SnapshotWriter, Storage, VoteRecord};
 
 use crate::disk::Image;
 use crate::history::{CommittedSave, StoreOp, View};
@@ -31,7 +31,7 @@ pub struct Recording {
 /// truncates, and snapshots that replace each other.
 pub fn record_flood(scratch: &Path) -> Recording {
     let recorder = Arc::new(Recorder::new(scratch, []));
-    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let storage = DiskStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
     let opened = recorder.events().len();
     let rng = StdRng::seed_from_u64(1);
     let view = View::default();
@@ -61,7 +61,7 @@ pub fn record_flood(scratch: &Path) -> Recording {
 /// Records a truncation of many entries.
 pub fn record_truncation(scratch: &Path) -> Recording {
     let recorder = Arc::new(Recorder::new(scratch, []));
-    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let storage = DiskStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
     let opened = recorder.events().len();
     let mut run = Run::new(StdRng::seed_from_u64(1), storage, &recorder, View::default());
     let payload = Bytes::from(vec![7; 100]);
@@ -81,7 +81,7 @@ pub fn record_truncation(scratch: &Path) -> Recording {
 /// Records entries of which a segment has one, and purges most of them: the log uses new files and purged ones.
 pub fn record_segments(scratch: &Path) -> Recording {
     let recorder = Arc::new(Recorder::new(scratch, []));
-    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let storage = DiskStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
     let opened = recorder.events().len();
     let mut run = Run::new(StdRng::seed_from_u64(1), storage, &recorder, View::default());
     for index in 0..8 {
@@ -164,7 +164,7 @@ pub fn identity() -> Identity {
 pub fn record(scratch: &Path, seed: u64, base: Image, before: View, ops: usize) -> Recording {
     base.write_to(scratch);
     let recorder = Arc::new(Recorder::new(scratch, base.file_ids()));
-    let storage = SledStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let storage = DiskStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
     let opened = recorder.events().len();
     let rng = StdRng::seed_from_u64(seed);
     let view = before.clone();
@@ -191,19 +191,19 @@ pub fn record(scratch: &Path, seed: u64, base: Image, before: View, ops: usize) 
 
 struct Run {
     rng: StdRng,
-    storage: SledStorage,
+    storage: DiskStorage,
     recorder: Arc<Recorder>,
     /// The contents of the store after all submitted operations.
     view: View,
     ops: Vec<StoreOp>,
     committed_saves: Vec<CommittedSave>,
-    snapshot: Option<SnapshotWriter<SledStorage>>,
+    snapshot: Option<SnapshotWriter<DiskStorage>>,
     /// Receives a message after the acknowledgement of the newest operation.
     last: Option<mpsc::Receiver<()>>,
 }
 
 impl Run {
-    fn new(rng: StdRng, storage: SledStorage, recorder: &Arc<Recorder>, view: View) -> Run {
+    fn new(rng: StdRng, storage: DiskStorage, recorder: &Arc<Recorder>, view: View) -> Run {
         let recorder = Arc::clone(recorder);
         Run { rng, storage, recorder, view, ops: Vec::new(), committed_saves: Vec::new(), snapshot: None, last: None }
     }
@@ -289,7 +289,7 @@ impl Run {
         }
     }
 
-    fn finish(&mut self, writer: SnapshotWriter<SledStorage>) {
+    fn finish(&mut self, writer: SnapshotWriter<DiskStorage>) {
         let (n, done) = self.begin_op();
         let meta = n.to_le_bytes().to_vec();
         self.recorder.push(Event::Submitted);

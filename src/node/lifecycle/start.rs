@@ -29,7 +29,7 @@ use crate::node::watch::EventLog;
 use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
 use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
 use crate::raft::{FeatureLevel, Observer, RaftHandle, Replica, blocking};
-use crate::storage::{self, DirectoryFiles, Files, Opened, SledStorage, Storage, StorageError, measure_fsync};
+use crate::storage::{self, DirectoryFiles, DiskStorage, Files, Opened, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
 use crate::tls::{NodeTls, TlsError};
 use crate::types::NodeId;
@@ -128,7 +128,7 @@ impl NodeConfig {
     }
 }
 
-impl NodeParts<SledStorage, TcpTransport> {
+impl NodeParts<DiskStorage, TcpTransport> {
     /// Opens the data directory, or creates it.
     pub(in crate::node) async fn on_disk(config: &NodeConfig, tls: Option<NodeTls>) -> Result<Self, StartError> {
         let own = config.clone();
@@ -301,7 +301,7 @@ impl NodeSettings {
 /// Opens the store, and warns if its disk is too slow for the timings.
 fn open_store(config: &NodeConfig) -> Result<Opened, StorageError> {
     let owner = storage::Identity { cluster: config.cluster.clone(), node: config.id };
-    let opened = SledStorage::open_or_create(&config.data, owner)?;
+    let opened = DiskStorage::open_or_create(&config.data, owner)?;
     // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
     let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
     if let Ok(mut samples) = measure_fsync(&config.data, FSYNC_SAMPLES, FSYNC_LONGEST) {

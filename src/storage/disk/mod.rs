@@ -39,15 +39,15 @@ use super::{
 
 /// The store of a node in a directory. It survives power cuts.
 ///
-/// Clones share the store. [`close`](SledStorage::close) or the drop of the last clone closes it.
+/// Clones share the store. [`close`](DiskStorage::close) or the drop of the last clone closes it.
 #[derive(Clone)]
-pub struct SledStorage {
+pub struct DiskStorage {
     handle: Arc<Handle>,
 }
 
 /// A store that has just been opened.
 pub struct Opened {
-    pub storage: SledStorage,
+    pub storage: DiskStorage,
     /// Whether the directory was empty: this is the first start of the node.
     pub is_new: bool,
     /// A random number from the first start. A directory that lost its data and was filled again has another one.
@@ -132,7 +132,7 @@ struct QueuedState {
     pub committing_since: Option<Instant>,
 }
 
-impl SledStorage {
+impl DiskStorage {
     /// Writes all queued data and releases every file. The directory can be opened again when this returns. Later calls
     /// on clones fail with [`StorageError::Closed`].
     ///
@@ -170,7 +170,7 @@ impl SledStorage {
     }
 }
 
-impl Storage for SledStorage {
+impl Storage for DiskStorage {
     fn recovered(&self) -> Recovered {
         self.handle.recovered.clone()
     }
@@ -228,7 +228,7 @@ impl Storage for SledStorage {
         self.shared().read_log(from, to, max_bytes)
     }
 
-    fn begin_snapshot(&self) -> Result<SnapshotWriter<SledStorage>, StorageError> {
+    fn begin_snapshot(&self) -> Result<SnapshotWriter<DiskStorage>, StorageError> {
         let mut state = self.shared().state.lock();
         state.check()?;
         let id = state.next_snapshot_id;
@@ -284,7 +284,7 @@ impl Storage for SledStorage {
     }
 
     fn close(&self) {
-        SledStorage::close(self);
+        DiskStorage::close(self);
     }
 }
 

@@ -178,7 +178,7 @@ mod tests {
     use std::path::Path;
     use std::sync::{Arc, mpsc};
 
-    use super::super::SledStorage;
+    use super::super::DiskStorage;
     use super::super::segment::{Header, SEGMENT_BYTES, SEGMENT_HEADER_BYTES};
     use super::*;
     use crate::storage::{Done, Identity, Storage};
@@ -196,16 +196,16 @@ mod tests {
         durable.recv().expect("each write is answered").expect("the disk takes it");
     }
 
-    fn append(storage: &SledStorage, indices: std::ops::Range<u64>) {
+    fn append(storage: &DiskStorage, indices: std::ops::Range<u64>) {
         let payload = Bytes::from(vec![7; ENTRY_BYTES]);
         let records = indices.map(|index| LogRecord { position: at(index), payload: payload.clone() }).collect();
         wait(|done| storage.append(records, done));
     }
 
     /// Opens a store, appends more entries than memory keeps, and looks up the first part of a read of all of them.
-    fn reader_at_a_gap(dir: &Path) -> (SledStorage, Page, Gap) {
+    fn reader_at_a_gap(dir: &Path) -> (DiskStorage, Page, Gap) {
         let storage =
-            SledStorage::open(dir, Identity { cluster: "test".to_owned(), node: 1 }).expect("an empty folder");
+            DiskStorage::open(dir, Identity { cluster: "test".to_owned(), node: 1 }).expect("an empty folder");
         append(&storage, 0..ENTRIES);
         let mut page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: usize::MAX };
         let gap = storage.shared().read_tail(&mut page, ENTRIES).expect("the store is whole");

@@ -20,7 +20,7 @@ use super::segment::LogState;
 use super::segment_files::has_segments;
 use super::tail::Tail;
 use super::trees::{self, Trees};
-use super::{Handle, Opened, QueuedState, SharedStore, SledStorage};
+use super::{DiskStorage, Handle, Opened, QueuedState, SharedStore};
 use crate::rng::rng;
 use crate::storage::record::{
     self, COMMITTED, ChunkV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, RecordError, SNAPSHOT, VOTE,
@@ -39,26 +39,26 @@ struct CheckedStore {
     pub leftovers: Vec<u64>,
 }
 
-impl SledStorage {
+impl DiskStorage {
     /// Opens the store of this node, or creates it in an empty or missing directory.
     ///
     /// # Errors
     ///
     /// Another process uses the directory; it belongs to another node or cluster; a newer version wrote it; it lost its
     /// data; a record in it is damaged; an I/O error.
-    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<SledStorage, StorageError> {
-        Ok(SledStorage::open_or_create(dir, identity)?.storage)
+    pub fn open(dir: impl AsRef<Path>, identity: Identity) -> Result<DiskStorage, StorageError> {
+        Ok(DiskStorage::open_or_create(dir, identity)?.storage)
     }
 
-    /// Opens the store like [`open`](SledStorage::open) and reports whether this is the node's first start.
+    /// Opens the store like [`open`](DiskStorage::open) and reports whether this is the node's first start.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](SledStorage::open).
+    /// The errors of [`open`](DiskStorage::open).
     pub fn open_or_create(dir: impl AsRef<Path>, identity: Identity) -> Result<Opened, StorageError> {
         let directory = Directory::claim(dir.as_ref())?;
         directory.check_restored()?;
-        SledStorage::open_claimed(directory, identity)
+        DiskStorage::open_claimed(directory, identity)
     }
 
     pub(super) fn open_claimed(directory: Directory, identity: Identity) -> Result<Opened, StorageError> {
@@ -81,7 +81,7 @@ impl SledStorage {
                 return Err(error);
             }
         };
-        let storage = SledStorage::start(directory, trees, data_file, found)?;
+        let storage = DiskStorage::start(directory, trees, data_file, found)?;
         Ok(Opened { storage, is_new: format.is_none(), incarnation })
     }
 
@@ -90,7 +90,7 @@ impl SledStorage {
         trees: Trees,
         data_file: File,
         found: CheckedStore,
-    ) -> Result<SledStorage, StorageError> {
+    ) -> Result<DiskStorage, StorageError> {
         let CheckedStore { recovered, tail, index, log, next_snapshot_id, leftovers } = found;
         let shared = Arc::new(SharedStore {
             state: Mutex::new(QueuedState::new(&recovered, tail, index, next_snapshot_id)),
@@ -106,7 +106,7 @@ impl SledStorage {
         let dir = shared.dir.clone();
         let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
         let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
-        Ok(SledStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
+        Ok(DiskStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
     }
 }
 

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use super::directory::Directory;
-use super::{Opened, SledStorage};
+use super::{DiskStorage, Opened};
 use crate::storage::{Identity, StorageError};
 
 /// A new store whose directory every start refuses until [`finish`](Restoring::finish). A crash before leaves a
 /// directory that is neither empty nor usable.
 pub struct Restoring {
-    pub storage: SledStorage,
+    pub storage: DiskStorage,
     pub incarnation: u64,
     dir: PathBuf,
     identity: Identity,
@@ -20,10 +20,10 @@ impl Restoring {
     ///
     /// # Errors
     ///
-    /// [`StorageError::NotEmpty`], and the errors of [`SledStorage::open`].
+    /// [`StorageError::NotEmpty`], and the errors of [`DiskStorage::open`].
     pub fn begin(dir: PathBuf, identity: Identity) -> Result<Restoring, StorageError> {
         let directory = Directory::begin_restore(&dir)?;
-        let Opened { storage, incarnation, .. } = SledStorage::open_claimed(directory, identity.clone())?;
+        let Opened { storage, incarnation, .. } = DiskStorage::open_claimed(directory, identity.clone())?;
         Ok(Restoring { storage, incarnation, dir, identity })
     }
 
@@ -32,13 +32,13 @@ impl Restoring {
     /// # Errors
     ///
     /// The failure of the store, or the error of `check`. The directory then stays refused.
-    pub fn finish<E: From<StorageError>>(self, check: impl FnOnce(&SledStorage) -> Result<(), E>) -> Result<(), E> {
+    pub fn finish<E: From<StorageError>>(self, check: impl FnOnce(&DiskStorage) -> Result<(), E>) -> Result<(), E> {
         let Restoring { storage, dir, identity, .. } = self;
         storage.close();
         if let Some(failure) = storage.handle.shared.failure.borrow().clone() {
             return Err(failure.into());
         }
-        let reopened = SledStorage::open_claimed(Directory::claim(&dir)?, identity)?.storage;
+        let reopened = DiskStorage::open_claimed(Directory::claim(&dir)?, identity)?.storage;
         let checked = check(&reopened);
         reopened.close();
         checked?;
@@ -66,7 +66,7 @@ mod tests {
                 restoring.storage.purge(position, Box::new(|result| result.expect("durable")));
             }
             restoring.storage.close();
-            let refused = SledStorage::open(&dir, identity()).err().expect("half restored");
+            let refused = DiskStorage::open(&dir, identity()).err().expect("half restored");
             assert_eq!(refused, StorageError::HalfRestored { dir: dir.clone() });
             let again = Restoring::begin(dir.clone(), identity()).err().expect("not empty");
             assert_eq!(again, StorageError::NotEmpty { dir: dir.clone() });
@@ -74,7 +74,7 @@ mod tests {
         }
         let failed = Restoring::begin(dir.clone(), identity()).expect("empty").finish(|_| Err(StorageError::Closed));
         assert_eq!(failed, Err(StorageError::Closed));
-        assert!(SledStorage::open(&dir, identity()).is_err(), "the check failed");
+        assert!(DiskStorage::open(&dir, identity()).is_err(), "the check failed");
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         let restoring = Restoring::begin(dir.clone(), identity()).expect("an empty directory is accepted");
         let incarnation = restoring.incarnation;
         restoring.finish(|_| Ok::<_, StorageError>(())).expect("finished");
-        let opened = SledStorage::open_or_create(&dir, identity()).expect("it opens");
+        let opened = DiskStorage::open_or_create(&dir, identity()).expect("it opens");
         assert_eq!((opened.is_new, opened.incarnation), (false, incarnation));
         opened.storage.close();
         assert!(matches!(Restoring::begin(dir, identity()), Err(StorageError::NotEmpty { .. })));

@@ -50,7 +50,7 @@ fn last_clone_may_be_dropped_in_a_callback() {
     // No handle joins the storage thread now: it releases the directory a moment later.
     let reopened = (0..5_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        SledStorage::open(dir.path(), identity()).ok()
+        DiskStorage::open(dir.path(), identity()).ok()
     });
     assert_eq!(reopened.expect("released within seconds").vote(), Some(vote(1)));
 }
@@ -59,8 +59,8 @@ fn last_clone_may_be_dropped_in_a_callback() {
 fn open_reports_only_the_first_start_as_new() {
     let dir = tempfile::tempdir().unwrap();
     let node = dir.path().join("several/missing/directories");
-    assert!(SledStorage::open_or_create(&node, identity()).unwrap().is_new);
-    assert!(!SledStorage::open_or_create(&node, identity()).unwrap().is_new);
+    assert!(DiskStorage::open_or_create(&node, identity()).unwrap().is_new);
+    assert!(!DiskStorage::open_or_create(&node, identity()).unwrap().is_new);
     assert_eq!(fs::metadata(&node).unwrap().permissions().mode() & 0o777, 0o700);
 }
 

@@ -15,8 +15,8 @@ impl Reopen for MemoryStorage {
     }
 }
 
-impl Reopen for SledStorage {
-    fn reopen(self, dir: &Path) -> SledStorage {
+impl Reopen for DiskStorage {
+    fn reopen(self, dir: &Path) -> DiskStorage {
         self.close();
         open(dir)
     }

@@ -9,18 +9,18 @@ use std::sync::mpsc;
 
 use bytes::Bytes;
 
-use super::{Done, Identity, LogRecord, Position, SledStorage, Storage, StorageError, VoteRecord};
+use super::{DiskStorage, Done, Identity, LogRecord, Position, Storage, StorageError, VoteRecord};
 
 fn identity() -> Identity {
     Identity { cluster: "test".to_string(), node: 1 }
 }
 
-fn open(dir: &Path) -> SledStorage {
-    SledStorage::open(dir, identity()).unwrap_or_else(|error| panic!("{error}"))
+fn open(dir: &Path) -> DiskStorage {
+    DiskStorage::open(dir, identity()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn refusal(dir: &Path) -> StorageError {
-    match SledStorage::open(dir, identity()) {
+    match DiskStorage::open(dir, identity()) {
         Ok(_) => panic!("{} was opened", dir.display()),
         Err(error) => error,
     }

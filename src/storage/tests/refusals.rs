@@ -81,7 +81,7 @@ fn assert_damaged(dir: &Path, what: &str) {
 fn foreign_directory_is_refused() {
     let dir = filled();
     let other = Identity { cluster: "other".to_string(), node: 2 };
-    let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
+    let error = DiskStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
     let expected = format!(
         "data directory {} belongs to node 1 of cluster \"test\", not to node 2 of cluster \"other\": correct the \
          configuration, or give this node another directory",
@@ -92,7 +92,7 @@ fn foreign_directory_is_refused() {
     let marker = fs::read_to_string(dir.path().join("TENURE")).unwrap();
     fs::write(dir.path().join("TENURE"), marker.replace("node = 1", "node = 2")).unwrap();
     let other = Identity { cluster: "test".to_string(), node: 2 };
-    let error = SledStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
+    let error = DiskStorage::open(dir.path(), other).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("belongs to node 1 of cluster \"test\", not to node 2"), "{error}");
 }
 
@@ -246,7 +246,7 @@ fn interrupted_first_start_counts_as_first() {
     let dir = tempfile::tempdir().unwrap();
     open(dir.path()).close();
     fs::remove_file(dir.path().join("TENURE")).unwrap();
-    assert!(SledStorage::open_or_create(dir.path(), identity()).unwrap().is_new);
+    assert!(DiskStorage::open_or_create(dir.path(), identity()).unwrap().is_new);
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub struct Cluster {
     pub cluster_id: String,
     /// Id of the node that answered.
     pub node: u64,
-    /// `null` if the node knows no leader.
+    /// `null` if the node reaches no leader.
     pub leader: Option<u64>,
     /// Whether the node reaches a leader that a majority acknowledges. Without one, no lease changes.
     pub quorum: bool,
@@ -51,7 +51,7 @@ pub struct Member {
     pub id: u64,
     /// The Raft role of the node.
     pub role: Role,
-    /// As the leader sees it. Without a leader: whether it answers the node that you asked.
+    /// As the leader sees it. Without a quorum: whether it answers the node that you asked.
     pub state: MemberState,
     /// `host:port` for clients.
     pub http: String,
@@ -59,7 +59,8 @@ pub struct Member {
     pub peer: String,
     /// Number of log entries behind the leader. Only the leader knows it; other nodes return `null`.
     pub lag: Option<u64>,
-    /// Time since its last message; `null` if this node cannot know it.
+    /// Time since the leader sent the last message that it acknowledged. Without a quorum: since its last sign of life
+    /// that the node that you asked knows of. `null`: unknown.
     pub last_contact_ms: Option<u64>,
     /// When the certificate expires that the node presented in its last connection with the node that you asked; `null`
     /// without TLS, or before such a connection.

@@ -11,17 +11,19 @@ use metrics::{Counter, Gauge, Unit, counter, gauge};
 use super::Inner;
 use crate::access::Caller;
 use crate::lease::Change;
-use crate::node::request::Request;
 use crate::node::request::propose::Class;
 use crate::node::request::route::Forward;
+use crate::node::request::{Answer, Request};
 use crate::node::status::Member;
 use crate::peer::Transport;
-use crate::raft::{AppliedEntry, Observer};
+use crate::raft::{AppliedEntry, CurrentLeader, Observer};
 use crate::storage::{self, Storage};
 use crate::types::NodeId;
 
 /// Update interval of the gauges. A follower also waits for its leader's answer for this long.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Updates without a quorum, one after the other, until the node logs its loss.
+const UPDATES_WITHOUT_QUORUM: u32 = 3;
 
 /// Describes the metrics of nodes and of their stores to the installed recorder.
 ///
@@ -180,6 +182,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     pub(super) async fn update_gauges(self: Arc<Self>) {
         let gauges = Gauges::new();
         let mut members = MemberGauges::default();
+        let mut quorum_log = QuorumLog::default();
         loop {
             let (counts, now, applied) = self.raft.replica().read(|state| {
                 let applied = state.applied.map_or(0, |applied| applied.index);
@@ -200,8 +203,27 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             gauges.urgent.set(self.requests.proposer.waiting(Class::Urgent) as f64);
             gauges.ordinary.set(self.requests.proposer.waiting(Class::Ordinary) as f64);
             members.set(&if leads { self.other_members() } else { Vec::new() });
-            let update_quorum = async { gauges.quorum.set(flag(self.reaches_quorum().await)) };
+            let update_quorum = async {
+                let members = self.members_of_quorum().await;
+                gauges.quorum.set(flag(members.is_some()));
+                if let Some(change) = quorum_log.next(members.is_some()) {
+                    self.log_quorum(change);
+                }
+                if let Some(members) = members {
+                    self.note_contacts(&members);
+                }
+            };
             tokio::join!(update_quorum, tokio::time::sleep(INTERVAL));
+        }
+    }
+
+    fn log_quorum(&self, change: QuorumChange) {
+        let CurrentLeader { term, leader } = self.raft.leadership();
+        match change {
+            QuorumChange::Lost => {
+                tracing::warn!(term, "quorum lost: this node reaches no leader that a majority acknowledges");
+            }
+            QuorumChange::Regained => tracing::info!(term, ?leader, "quorum regained"),
         }
     }
 
@@ -211,20 +233,45 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         members
     }
 
-    /// Whether this node reaches a leader that a majority acknowledges.
+    /// The members as the leader sees them. `None` if this node reaches no leader that a majority acknowledges.
     ///
     /// A follower asks the leader. Its last contact proves nothing: a leader that lost its majority still sends
     /// heartbeats.
-    async fn reaches_quorum(self: &Arc<Self>) -> bool {
-        match self.raft.leadership().leader {
-            Some(leader) if leader == self.settings.id => true,
-            Some(_) => {
-                // Without the box, the types of the callers are nested too deeply for the compiler.
-                let asked = self.attempt(&Caller::Program, Request::Members, Forward::Once).boxed();
-                tokio::time::timeout(INTERVAL, asked).await.is_ok_and(|answer| answer.is_ok())
-            }
-            None => false,
+    async fn members_of_quorum(self: &Arc<Self>) -> Option<Vec<Member>> {
+        if self.raft.leadership().leader? == self.settings.id {
+            return Some(self.members());
         }
+        // Without the box, the types of the callers are nested too deeply for the compiler.
+        let asked = self.attempt(&Caller::Program, Request::Members, Forward::Once).boxed();
+        match tokio::time::timeout(INTERVAL, asked).await.ok()?.ok()?.answer {
+            Answer::Members(members) => Some(members),
+            _ => None,
+        }
+    }
+}
+
+/// Decides when to log a change of the quorum. One or two updates without it may be an election, and are no loss.
+#[derive(Default)]
+struct QuorumLog {
+    /// The updates without a quorum, one after the other.
+    without: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QuorumChange {
+    Lost,
+    Regained,
+}
+
+impl QuorumLog {
+    /// The change to log after an update.
+    fn next(&mut self, has_quorum: bool) -> Option<QuorumChange> {
+        let before = self.without;
+        self.without = if has_quorum { 0 } else { before.saturating_add(1) };
+        if self.without == UPDATES_WITHOUT_QUORUM {
+            return Some(QuorumChange::Lost);
+        }
+        (has_quorum && before >= UPDATES_WITHOUT_QUORUM).then_some(QuorumChange::Regained)
     }
 }
 
@@ -448,6 +495,14 @@ mod tests {
             let series = format!("tenure_raft_member_contact_seconds{{member=\"{member}\"}}");
             text(&render, &series).parse::<f64>().expect("a number")
         };
+        // A node that lags could not take the leadership.
+        let lags = async |cluster: &Cluster| {
+            let members = cluster.node(third).status().await.members;
+            members.iter().any(|member| member.id == observed && member.lag != Some(0))
+        };
+        while lags(&cluster).await {
+            tokio::time::sleep(INTERVAL / 10).await;
+        }
         cluster.node(third).transfer_leadership_to(observed).await.expect("it is connected");
         tokio::time::sleep(2 * INTERVAL).await;
         for member in [second, third] {

@@ -134,6 +134,7 @@ pub(crate) struct Inner<S: Storage, T: Transport> {
     transport: T,
     pub(crate) requests: Requests,
     backups: Backups,
+    contacts: status::Contacts,
     lifecycle: Lifecycle<S>,
     tls: Option<NodeTls>,
 }

@@ -1,8 +1,10 @@
 //! The state of the cluster as a node sees it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::{Either, FutureExt, join_all, select};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Inner, Node};
@@ -28,7 +30,7 @@ pub struct ClusterStatus {
     pub cluster_id: String,
     /// The node that answered.
     pub node: NodeId,
-    /// The leader, if `node` knows one.
+    /// The leader, if `node` reaches it.
     pub leader: Option<NodeId>,
     /// Whether `node` reaches a leader that a majority acknowledges. Without one, no lease changes.
     pub quorum: bool,
@@ -54,7 +56,8 @@ pub struct Member {
     pub id: NodeId,
     /// Its Raft role.
     pub role: Role,
-    /// As the leader sees it. Without a quorum: whether it answers `node`.
+    /// As the leader sees it. Without a quorum: whether it answers `node`; `last_contact_ms` is then the time for which
+    /// it has been unreachable.
     #[serde(skip, default = "unknown")]
     pub state: MemberState,
     /// Address of the public listener.
@@ -63,8 +66,8 @@ pub struct Member {
     pub peer: String,
     /// Number of log entries behind the leader's last one; `None` if no leader answers.
     pub lag: Option<u64>,
-    /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers, only
-    /// the row of the leader has a value: the milliseconds since its last message to the answering node.
+    /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers: since the
+    /// last sign of life of this member that the answering node knows of, from the member or from a leader.
     pub last_contact_ms: Option<u64>,
     /// The end of the validity of its certificate, in milliseconds since 1970. It is the certificate that the member
     /// presented in its last connection with the answering node. `None` without TLS, or before such a connection.
@@ -84,18 +87,23 @@ impl<S: Storage, T: Transport> Node<S, T> {
     pub async fn status(&self) -> ClusterStatus {
         let inner = &self.inner;
         let leadership = inner.raft.leadership();
-        let (quorum, members) = match leadership.leader {
+        let (quorum, mut members) = match leadership.leader {
             Some(leader) if leader == inner.settings.id => (true, inner.judged_by_leader(inner.members())),
             Some(_) => self.members_at_follower().await,
             None => (false, inner.asked(inner.members()).boxed().await),
         };
+        if !quorum {
+            // This node may still know the last leader, which leads no more or cannot be reached.
+            let demoted = members.iter_mut().filter(|member| member.role == Role::Leader);
+            demoted.for_each(|member| member.role = Role::Follower);
+        }
         let (monotonic_ms, wall_ms) = inner.requests.clock.reading();
         ClusterStatus {
             monotonic_ms,
             wall_ms,
             cluster_id: inner.settings.cluster.clone(),
             node: inner.settings.id,
-            leader: leadership.leader,
+            leader: leadership.leader.filter(|_| quorum),
             quorum,
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
@@ -169,6 +177,18 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         members.into_iter().map(|member| Member { state: state_at_leader(&member, longest), ..member }).collect()
     }
 
+    /// Keeps the last sign of life of each member, for the time without a leader.
+    pub(super) fn note_contacts(&self, members: &[Member]) {
+        let (now, _) = self.requests.clock.reading();
+        let heard = members.iter().filter_map(|member| Some((member.id, member.last_contact_ms?)));
+        let mut contacts = self.contacts.lock();
+        contacts.retain(|id, _| members.iter().any(|member| member.id == *id));
+        for (id, ms) in heard {
+            let last = contacts.entry(id).or_default();
+            *last = now.saturating_sub(ms).max(*last);
+        }
+    }
+
     /// Sets the state of each member: whether it answers this node.
     async fn asked(&self, members: Vec<Member>) -> Vec<Member> {
         let asked = members.into_iter().map(|member| async move {
@@ -177,12 +197,22 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     self.transport.call(member.id, &member.peer, Lane::Control, store_state_call(), ANSWER_TIMEOUT);
                 tokio::time::timeout(ANSWER_TIMEOUT, call).await.is_ok_and(|answer| answer.is_ok())
             };
-            let state = if answers { MemberState::Ok } else { MemberState::Unreachable };
-            Member { state, ..member }
+            if answers {
+                return Member { state: MemberState::Ok, last_contact_ms: Some(0), ..member };
+            }
+            let (now, _) = self.requests.clock.reading();
+            let known = self.contacts.lock().get(&member.id).map(|last| now.saturating_sub(*last));
+            let last_contact_ms = known.into_iter().chain(member.last_contact_ms).min();
+            Member { state: MemberState::Unreachable, last_contact_ms, ..member }
         });
-        join_all(asked).await
+        let members = join_all(asked).await;
+        self.note_contacts(&members);
+        members
     }
 }
+
+/// When each member last gave a sign of life, in milliseconds of this node's monotonic clock.
+pub(super) type Contacts = Mutex<BTreeMap<NodeId, u64>>;
 
 /// The state of a member from the leader's view. It is unreachable if it acknowledged nothing for longer than `longest`.
 fn state_at_leader(member: &Member, longest: Duration) -> MemberState {

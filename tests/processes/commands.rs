@@ -25,6 +25,7 @@ strict!(
     errors_are_problem_documents_with_json,
     watch_shows_the_position_that_after_takes,
     stale_read_works_without_a_majority,
+    survivor_reports_the_loss_of_the_quorum,
 );
 
 /// A command that has exited.
@@ -425,4 +426,50 @@ async fn stale_read_works_without_a_majority() {
     assert!(stale.json()["name"] == "jobs" && stale.stderr.is_empty(), "the age is only in tables: {stale:?}");
     let wrong = run(&cluster, "lease get jobs --consistency maybe").await;
     assert!(wrong.code == Some(2) && wrong.stderr.contains("expected leader, linearizable or stale"), "{wrong:?}");
+}
+
+/// Waits until a node has logged this text.
+async fn logs(cluster: &mut Cluster, id: u64, text: &str) {
+    let began = Instant::now();
+    while !cluster.node(id).said().contains(text) {
+        assert!(began.elapsed() < SOON, "node {id} does not log {text:?}: {}", cluster.node(id).said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A follower that survives still has the vote for the dead leader.
+async fn survivor_reports_the_loss_of_the_quorum() {
+    for leads in [false, true] {
+        let mut cluster = Cluster::start("").await;
+        let leader = cluster.leader().await;
+        let survivor = if leads { leader } else { cluster.follower().await };
+        let dead: Vec<u64> = NODES.into_iter().filter(|id| *id != survivor).collect();
+        // Each node notes the contacts once a second.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        assert!(!cluster.node(survivor).said().contains("quorum"), "the formation is no loss");
+        for id in &dead {
+            cluster.kill(*id);
+        }
+        let killed = Instant::now();
+        logs(&mut cluster, survivor, "quorum lost").await;
+        let endpoints = cluster.client.endpoints();
+        let endpoint = endpoints.split(',').nth(place(survivor)).expect("three nodes");
+        let most = killed.elapsed().as_millis() as u64 + 2_000;
+        let status = run_at(&cluster, endpoint, "cluster status -o json").await;
+        assert_eq!(status.code, Some(4), "{status:?}");
+        let seen: Value = serde_json::from_str(&status.stdout).expect("a JSON document");
+        assert_eq!((&seen["leader"], &seen["quorum"]), (&Value::Null, &false.into()), "{seen}");
+        for member in seen["members"].as_array().expect("a list") {
+            let is_dead = dead.iter().any(|id| member["id"] == *id);
+            assert_eq!(member["state"], if is_dead { "unreachable" } else { "ok" }, "{member}");
+            assert_eq!(member["role"], "follower", "{member}");
+            let since = member["last_contact_ms"].as_u64().expect("the survivor has heard each member");
+            assert!(if is_dead { (1_000..=most + 2_000).contains(&since) } else { since == 0 }, "{member}");
+        }
+        let table = run_at(&cluster, endpoint, "cluster status").await;
+        assert!(table.stderr.contains("no leader") && table.stdout.matches(" ago").count() == 3, "{table:?}");
+        cluster.launch(dead[0]);
+        logs(&mut cluster, survivor, "quorum regained").await;
+        assert_eq!(cluster.node(survivor).said().matches("quorum lost").count(), 1);
+    }
 }

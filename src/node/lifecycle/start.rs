@@ -259,6 +259,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
                 access_changes: Default::default(),
             },
             backups: Backups::default(),
+            contacts: Default::default(),
             lifecycle,
             tls,
         };

@@ -80,7 +80,7 @@ export interface components {
             feature_level: number;
             /**
              * Format: int64
-             * @description `null` if the node knows no leader.
+             * @description `null` if the node reaches no leader.
              */
             leader?: number | null;
             /** @description The members of the cluster. */
@@ -322,14 +322,15 @@ export interface components {
             lag?: number | null;
             /**
              * Format: int64
-             * @description Time since its last message; `null` if this node cannot know it.
+             * @description Time since the leader sent the last message that it acknowledged. Without a quorum: since its last sign of life
+             *     that the node that you asked knows of. `null`: unknown.
              */
             last_contact_ms?: number | null;
             /** @description `host:port` for other nodes. */
             peer: string;
             /** @description The Raft role of the node. */
             role: components["schemas"]["Role"];
-            /** @description As the leader sees it. Without a leader: whether it answers the node that you asked. */
+            /** @description As the leader sees it. Without a quorum: whether it answers the node that you asked. */
             state: components["schemas"]["MemberState"];
         };
         /**

@@ -479,7 +479,8 @@ class Member(TypedDict):
     """
     last_contact_ms: NotRequired[int | None]
     """
-    Time since its last message; `null` if this node cannot know it.
+    Time since the leader sent the last message that it acknowledged. Without a quorum: since its last sign of life
+    that the node that you asked knows of. `null`: unknown.
     """
     peer: str
     """
@@ -491,7 +492,7 @@ class Member(TypedDict):
     """
     state: MemberState
     """
-    As the leader sees it. Without a leader: whether it answers the node that you asked.
+    As the leader sees it. Without a quorum: whether it answers the node that you asked.
     """
 
 
@@ -617,7 +618,7 @@ class Cluster(TypedDict):
     """
     leader: NotRequired[int | None]
     """
-    `null` if the node knows no leader.
+    `null` if the node reaches no leader.
     """
     members: list[Member]
     """

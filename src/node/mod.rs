@@ -12,6 +12,7 @@
 
 mod backup;
 mod builder;
+mod failover;
 mod health;
 mod leader;
 mod lifecycle;

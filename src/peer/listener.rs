@@ -169,6 +169,9 @@ async fn answer_caller<R: Service, N: Service>(
         () = stop.cancelled() => Ok(()),
         read = connection.read_requests(reader) => read,
     };
+    if lane == Lane::Control && !stop.is_cancelled() {
+        connection.services.disconnected(from);
+    }
     for (_, call) in connection.in_flight.lock().drain() {
         call.abort();
     }

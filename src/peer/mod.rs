@@ -141,6 +141,13 @@ pub trait Transport: Clone + Send + Sync + 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<Bytes, PeerError>> + Send;
 
+    /// Whether a new connection to `target` is refused: its machine answers, and no process accepts connections there.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    fn is_refused(&self, target: NodeId, address: &str) -> impl Future<Output = bool> + Send;
+
     /// Closes every connection and waits until all tasks of this transport end. Later calls fail.
     ///
     /// # Cancel safety
@@ -157,6 +164,9 @@ pub trait Service: Send + Sync + 'static {
     ///
     /// The future may be dropped at any await: the caller withdrew the request or its connection closed.
     fn serve(&self, from: NodeId, body: Bytes) -> impl Future<Output = Bytes> + Send;
+
+    /// The other end closed the connection on which this node sent heartbeats and votes.
+    fn disconnected(&self, _from: NodeId) {}
 }
 
 /// The services of a node, one for each kind of [`Payload`].
@@ -171,6 +181,11 @@ impl<R: Service, N: Service> Services<R, N> {
             Payload::Raft(body) => self.raft.serve(from, body).await,
             Payload::Node(body) => self.node.serve(from, body).await,
         }
+    }
+
+    pub(crate) fn disconnected(&self, from: NodeId) {
+        self.raft.disconnected(from);
+        self.node.disconnected(from);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -463,4 +463,39 @@ async fn kernel_ends_a_silent_connection_after_5_s() {
     assert_eq!(first + next * tcp_keepcnt(&stream).expect("a socket"), Duration::from_secs(5));
     #[cfg(target_os = "linux")]
     assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).expect("a socket"), 5_000);
+}
+
+/// Notes who closed the connection of heartbeats.
+#[derive(Clone)]
+struct Disconnects(mpsc::UnboundedSender<NodeId>);
+
+impl Service for Disconnects {
+    async fn serve(&self, _: NodeId, body: Bytes) -> Bytes {
+        body
+    }
+
+    fn disconnected(&self, from: NodeId) {
+        self.0.send(from).expect("the test receives it");
+    }
+}
+
+#[tokio::test]
+async fn closed_connection_of_heartbeats_is_reported() {
+    let (closed, mut closes) = mpsc::unbounded_channel();
+    let (transport, address, stop, served) = start_tcp(Disconnects(closed)).await;
+    for lane in [Lane::Log, Lane::Request, Lane::Control] {
+        let call = transport.call(2, &address, lane, Payload::Node("hello".into()), HANG_TIMEOUT);
+        call.await.expect("node 2 answers");
+    }
+    let open = TcpTransport::new(identity(3), Arc::new(AcceptAll), None);
+    let call = open.call(2, &address, Lane::Control, Payload::Node("hello".into()), HANG_TIMEOUT);
+    call.await.expect("node 2 answers");
+    assert!(!transport.is_refused(2, &address).await, "node 2 accepts connections");
+    transport.shutdown().await;
+    let first = tokio::time::timeout(HANG_TIMEOUT, closes.recv()).await.expect("it is reported");
+    assert_eq!(first, Some(1));
+    stop.cancel();
+    served.await.expect("no panic");
+    assert_eq!(closes.recv().await, None, "only the lane of heartbeats counts, and only its other end");
+    assert!(open.is_refused(2, &address).await, "nothing listens there any more");
 }

@@ -152,6 +152,11 @@ impl Transport for TcpTransport {
         }
     }
 
+    async fn is_refused(&self, _: NodeId, address: &str) -> bool {
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     async fn shutdown(&self) {
         self.pool.stop.cancel();
         self.pool.tasks.close();

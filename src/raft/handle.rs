@@ -42,7 +42,7 @@ pub struct RaftHandle<S: Storage> {
     replica: Replica,
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     announced_commit: Arc<AtomicU64>,
-    pub(super) timings: RaftTimings,
+    pub timings: RaftTimings,
     pub(super) transfers: Transfers,
     /// Held during a change of the members.
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
@@ -374,6 +374,19 @@ impl<S: Storage> RaftHandle<S> {
             (metrics.current_term, observed_leader(metrics.id, metrics.state, metrics.current_leader))
         };
         CurrentLeader { term, leader: leader.filter(|&leader| leader != self.node || self.leads_for().is_some()) }
+    }
+
+    /// Stands for election now. Without effect if the leadership lease has not expired on this node, or on a majority of
+    /// the voters.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the election may still begin.
+    pub async fn stand_for_election(&self) {
+        let raft = self.raft.clone();
+        if let Err(error) = run_to_completion(async move { raft.trigger().elect(true).await }).await {
+            tracing::debug!(%error, "Raft stopped before an election");
+        }
     }
 
     pub fn watch_leadership(&self) -> LeadershipWatch {

@@ -335,6 +335,10 @@ mod tests {
             }
         }
 
+        async fn is_refused(&self, _: NodeId, _: &str) -> bool {
+            unreachable!("only the module `node` calls it")
+        }
+
         async fn shutdown(&self) {}
     }
 
@@ -355,6 +359,10 @@ mod tests {
             ) -> Result<Bytes, PeerError> {
                 self.0.lock().push((lane, timeout));
                 Err(PeerError::Timeout { target, timeout })
+            }
+
+            async fn is_refused(&self, _: NodeId, _: &str) -> bool {
+                unreachable!("only the module `node` calls it")
             }
 
             async fn shutdown(&self) {}

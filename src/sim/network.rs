@@ -6,7 +6,7 @@
 //! As with TCP, a client's request that a node forwards into a cut arrives after the repair, even if the node has given
 //! it up.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -31,6 +31,8 @@ const LATENCY: Duration = Duration::from_micros(200);
 /// Buffer size for a handshake, in bytes. All messages of a handshake fit into it.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
+/// Longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause of TCP before it sends a segment again. Each later pause is twice as long.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
 /// How often TCP sends a segment again before it ends the connection.
@@ -101,11 +103,16 @@ type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
 
 trait ErasedServices: Send + Sync {
     fn serve(&self, from: NodeId, payload: Payload) -> BoxedReply<'_>;
+    fn disconnected(&self, from: NodeId);
 }
 
 impl<R: Service, N: Service> ErasedServices for Services<R, N> {
     fn serve(&self, from: NodeId, payload: Payload) -> BoxedReply<'_> {
         Box::pin(Services::serve(self, from, payload))
+    }
+
+    fn disconnected(&self, from: NodeId) {
+        Services::disconnected(self, from);
     }
 }
 
@@ -169,11 +176,26 @@ impl Switchboard {
         self.state.lock().attached.insert(node, attached);
     }
 
-    /// Detaches the node. Calls to it fail.
+    /// Detaches the node. Calls to it fail. The other nodes do not notice it, as after a power cut.
     pub fn detach(&self, node: NodeId) {
         let mut state = self.state.lock();
         state.attached.remove(&node);
         *state.generations.entry(node).or_default() += 1;
+    }
+
+    /// Closes the connections of the node, as the kernel does after the end of a process. The other nodes notice it if
+    /// the message arrives.
+    pub fn close_connections(&self, node: NodeId) {
+        let attached = self.state.lock().attached.clone();
+        // Sorted, so that equal seeds give equal runs.
+        for (other, AttachedServices { services, time, .. }) in BTreeMap::from_iter(attached) {
+            let board = self.clone();
+            tokio::spawn(async move {
+                if other != node && board.deliver(node, other).await {
+                    time.run_with(async { services.disconnected(node) }).await;
+                }
+            });
+        }
     }
 
     fn generation(&self, node: NodeId) -> u64 {
@@ -317,10 +339,25 @@ impl Transport for MemoryTransport {
         tokio::time::timeout(timeout, passage).await.unwrap_or(Err(PeerError::Timeout { target, timeout }))
     }
 
+    async fn is_refused(&self, target: NodeId, _: &str) -> bool {
+        let answer = async {
+            if self.is_detached() || !self.board.deliver(self.from, target).await {
+                return std::future::pending().await;
+            }
+            let is_refused = self.board.attached(target).is_none();
+            if !self.board.deliver(target, self.from).await {
+                return std::future::pending().await;
+            }
+            is_refused
+        };
+        tokio::time::timeout(CONNECT_TIMEOUT, answer).await.unwrap_or(false)
+    }
+
     /// Detaches the node. Its own calls in progress continue.
     async fn shutdown(&self) {
         if !self.is_detached() {
             self.board.detach(self.from);
+            self.board.close_connections(self.from);
         }
     }
 }

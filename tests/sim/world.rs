@@ -66,6 +66,8 @@ pub struct World {
     limits_rng: Mutex<StdRng>,
     /// Chooses which restarted nodes are upgraded.
     upgrade_rng: Mutex<StdRng>,
+    /// Chooses the crashes that the other nodes notice at once.
+    ends_rng: Mutex<StdRng>,
     /// Voters that start on an empty disk, and whether the cluster has refused them.
     wiped: Mutex<BTreeMap<NodeId, bool>>,
     /// All clients are dead: no request or response of a client is delivered.
@@ -122,6 +124,7 @@ impl World {
             leases: Mutex::new(leases),
             limits_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
             upgrade_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x7570)),
+            ends_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x656e_6473)),
             wiped: Mutex::default(),
             plan,
             cluster: Mutex::new(cluster),
@@ -262,6 +265,10 @@ impl World {
         }
         lock(&self.wiped).remove(&id);
         let stopped = lock(&self.cluster).cut_power(id, cut);
+        // The kernel closes the connections of a process that ends, and not those of a machine without power.
+        if lock(&self.ends_rng).random_bool(0.5) {
+            lock(&self.cluster).board.close_connections(id);
+        }
         self.incarnations.send_modify(|incarnations| *incarnations.get_mut(&id).expect("a member") += 1);
         // The remaining tasks of a stopped node would never end, and the next incarnation must not start stopped.
         self.resume(id);

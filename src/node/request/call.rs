@@ -116,6 +116,10 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
         };
         codec::encode(&reply).into()
     }
+
+    fn disconnected(&self, from: NodeId) {
+        self.0.lifecycle.spawn(self.0.clone().replace_ended_leader(from));
+    }
 }
 
 impl<S: Storage, T: Transport> Inner<S, T> {

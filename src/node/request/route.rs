@@ -96,6 +96,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         // If an earlier attempt may have been applied, a later refusal does not prove the opposite.
         let mut ambiguous = None;
         let mut pause = FIRST_PAUSE;
+        let mut changes = None;
         loop {
             // An attempt can wait for long at a leader. If that leader stops, the leaderless time begins only then.
             let had_leader = self.raft.leadership().leader.is_some();
@@ -125,11 +126,28 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
                 return Err(ambiguous.map_or(error, RequestError::Unknown));
             }
-            tokio::select! {
-                () = self.lifecycle.stop.cancelled() => {
-                    return Err(ambiguous.map_or(RequestError::ShuttingDown, RequestError::Unknown));
+            let (leadership, leads) =
+                changes.get_or_insert_with(|| (self.raft.watch_leadership(), self.requests.clock.changes()));
+            loop {
+                tokio::select! {
+                    () = self.lifecycle.stop.cancelled() => {
+                        return Err(ambiguous.map_or(RequestError::ShuttingDown, RequestError::Unknown));
+                    }
+                    () = tokio::time::sleep(pause) => {
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        break;
+                    }
+                    // Another node accepts requests shortly after it is known as the leader.
+                    () = leadership.changed() => {
+                        leadership.now();
+                        pause = FIRST_PAUSE;
+                    }
+                    // This node begins to accept them, or stops.
+                    _ = leads.changed() => {
+                        pause = FIRST_PAUSE;
+                        break;
+                    }
                 }
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }
     }

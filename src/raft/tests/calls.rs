@@ -58,6 +58,10 @@ impl Transport for BarrierTransport {
         unreachable!("the cluster has one node")
     }
 
+    async fn is_refused(&self, _: NodeId, _: &str) -> bool {
+        unreachable!("the cluster has one node")
+    }
+
     async fn shutdown(&self) {}
 }
 

@@ -20,8 +20,8 @@ use crate::types::{ClusterMs, NodeId};
 
 /// Pause after a tick that was not applied. A leader refuses every tick during a leadership transfer.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Poll interval for the acknowledgement of a majority, which no notification reports.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// A leader checks this long after its leadership lease whether a majority has acknowledged it meanwhile.
+const LEASE_SLACK: Duration = Duration::from_millis(10);
 
 /// A term that this node leads. It starts after this node has applied every entry that earlier leaders committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,9 @@ impl<S: Storage> Timekeeper<S> {
     async fn elected(&self) -> u64 {
         let mut leadership = self.raft.watch_leadership();
         let mut progress = self.raft.replica().progress();
+        let mut reports = self.raft.watch_reports();
         loop {
+            reports.mark_seen();
             let now = leadership.now();
             let applied = *progress.borrow_and_update();
             let is_leader = now.leader == Some(self.node);
@@ -157,8 +159,8 @@ impl<S: Storage> Timekeeper<S> {
             tokio::select! {
                 () = leadership.changed() => {}
                 _ = progress.changed() => {}
-                // No notification reports an acknowledgement.
-                () = time::sleep(POLL_INTERVAL), if is_leader => {}
+                // The acknowledgement of a majority can come after the entry is applied.
+                () = reports.changed(), if is_leader => {}
             }
         }
     }
@@ -177,7 +179,7 @@ impl<S: Storage> Timekeeper<S> {
             };
             tokio::select! {
                 () = leadership.changed() => {}
-                () = time::sleep(left + POLL_INTERVAL) => {}
+                () = time::sleep(left + LEASE_SLACK) => {}
             }
         }
     }

@@ -287,6 +287,28 @@ pub struct LeadershipWatch {
     metrics: WatchReceiverOf<TypeConfig, RaftServerMetrics<TypeConfig>>,
 }
 
+/// Notifies of each report of Raft, such as an acknowledgement of a majority. Under load there are many.
+pub struct ReportWatch {
+    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+}
+
+impl ReportWatch {
+    pub fn mark_seen(&mut self) {
+        self.metrics.borrow_and_update();
+    }
+
+    /// Waits for a report since the last call of [`mark_seen`](Self::mark_seen). After Raft has stopped, it never returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no report.
+    pub async fn changed(&mut self) {
+        if self.metrics.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
 /// This node's knowledge of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberProgress {
@@ -391,6 +413,10 @@ impl<S: Storage> RaftHandle<S> {
 
     pub fn watch_leadership(&self) -> LeadershipWatch {
         LeadershipWatch { metrics: self.raft.server_metrics() }
+    }
+
+    pub fn watch_reports(&self) -> ReportWatch {
+        ReportWatch { metrics: self.raft.metrics() }
     }
 
     /// The addresses of a member.

@@ -220,7 +220,7 @@ impl Cluster {
         loop {
             let mut views = Vec::new();
             for (_, node) in self.nodes.iter().filter(|(id, _)| !except.contains(id)) {
-                views.push(node.status().await.leader.filter(|leader| !except.contains(leader)));
+                views.push(node.leadership().leader.filter(|leader| !except.contains(leader)));
             }
             if let Some(&Some(leader)) = views.first().filter(|first| views.iter().all(|view| view == *first)) {
                 return leader;

@@ -1,4 +1,4 @@
-//! Three `tenure serve` processes with data on a real disk.
+//! `tenure serve` processes with data on a real disk.
 
 use std::fs;
 use std::net::TcpListener;
@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::http::Connection;
 
-const NODES: u16 = 3;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Unit of processor times in `/proc/*/stat`: 10 ms on Linux.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 
-/// Three running nodes. A drop kills the processes and removes the data.
+/// Running nodes. A drop kills the processes and removes the data.
 pub struct Cluster {
     dir: tempfile::TempDir,
     nodes: Vec<Process>,
@@ -26,16 +25,16 @@ struct Process {
 
 impl Cluster {
     pub async fn start() -> Cluster {
-        Cluster::start_with("").await
+        Cluster::start_with(3, "").await
     }
 
-    /// Starts with further sections of the configuration. Makes certificates, in case `[tls]` is one of them.
-    pub async fn start_with(sections: &str) -> Cluster {
+    /// Starts so many nodes with further sections of the configuration. Makes certificates, in case `[tls]` is one of them.
+    pub async fn start_with(nodes: u16, sections: &str) -> Cluster {
         // The build directory is on a disk. /tmp may be in memory, where fsync costs nothing.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a data directory");
-        let ports = free_ports(2 * NODES);
+        let ports = free_ports(2 * nodes);
         let mut config = "cluster = \"bench\"\n".to_string();
-        for id in 1..=NODES {
+        for id in 1..=nodes {
             let (http, peer) = (ports[2 * id as usize - 2], ports[2 * id as usize - 1]);
             config += &format!(
                 "[[node]]\nid = {id}\nhttp = \"127.0.0.1:{http}\"\npeer = \"127.0.0.1:{peer}\"\ndata = \"data/{id}\"\n"
@@ -47,9 +46,9 @@ impl Cluster {
         init.args(["tls", "init", "tls"]).current_dir(dir.path()).stdout(Stdio::null());
         assert!(init.status().expect("the command starts").success());
         let http = |id: u16| format!("127.0.0.1:{}", ports[2 * id as usize - 2]);
-        let nodes = (1..=NODES).map(|id| Process { http: http(id), child: None }).collect();
-        let mut cluster = Cluster { dir, nodes };
-        for id in 1..=NODES {
+        let processes = (1..=nodes).map(|id| Process { http: http(id), child: None }).collect();
+        let mut cluster = Cluster { dir, nodes: processes };
+        for id in 1..=nodes {
             cluster.launch(id);
         }
         cluster.leader().await;
@@ -88,10 +87,16 @@ impl Cluster {
 
     /// Sends SIGTERM to a node, and waits for its end.
     pub fn terminate(&mut self, id: u16) {
+        self.signal(id, "TERM");
         let mut child = self.nodes[id as usize - 1].child.take().expect("the node runs");
-        let status = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
-        assert!(status.expect("the kill command starts").success());
         child.wait().expect("a child process");
+    }
+
+    /// Sends a signal to a running node, such as `STOP`.
+    pub fn signal(&self, id: u16, signal: &str) {
+        let child = self.nodes[id as usize - 1].child.as_ref().expect("the node runs");
+        let status = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+        assert!(status.expect("the kill command starts").success());
     }
 
     /// Waits until a running node reports a running leader.

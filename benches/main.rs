@@ -3,6 +3,9 @@
 //! `cargo bench` runs all workloads. `cargo bench -- pairs reads` runs those whose names contain one of the words. Each
 //! workload prints one line of JSON. The first line is the time of a raw fdatasync in the same run, for comparison.
 //! Compare only figures of the same run.
+//!
+//! `TENURE_BENCH_FAILOVERS=50` ends the leadership so many times for each workload of the failover (5). With the word
+//! `five-nodes`, these workloads run in a cluster of five nodes, too.
 
 mod bulk;
 mod cluster;
@@ -23,6 +26,7 @@ mod security;
 use std::time::Duration;
 
 use cluster::Cluster;
+use failover::Ending;
 
 /// Measured time of each workload with a constant load.
 const MEASURED_TIME: Duration = Duration::from_secs(5);
@@ -33,6 +37,7 @@ const IDLE_CLIENTS: usize = 10_000;
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let runs = std::env::var("TENURE_BENCH_FAILOVERS").map_or(5, |runs| runs.parse().expect("a number"));
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word));
     let mut cluster = Cluster::start().await;
     print(fsync::run(cluster.dir()));
@@ -72,9 +77,18 @@ async fn main() {
         print(crowd::waiters(&cluster, IDLE_CLIENTS, IDLE_CLIENTS).await);
         print(crowd::waiters(&cluster, IDLE_CLIENTS, 1).await);
     }
-    if wanted("failover") {
-        print(failover::handover(&mut cluster, 5).await);
-        print(failover::kill(&mut cluster, 10).await);
+    for is_loaded in [false, true] {
+        for ending in Ending::ALL {
+            if wanted(&failover::workload(ending, is_loaded)) {
+                print(failover::run(&mut cluster, ending, is_loaded, runs).await);
+            }
+        }
+    }
+    if words.iter().any(|word| word == "five-nodes") {
+        let mut cluster = Cluster::start_with(5, "").await;
+        for (ending, is_loaded) in Ending::ALL.into_iter().flat_map(|ending| [(ending, false), (ending, true)]) {
+            print(failover::run(&mut cluster, ending, is_loaded, runs).await);
+        }
     }
     if wanted("security") {
         security::run(MEASURED_TIME, print).await;

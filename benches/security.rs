@@ -29,7 +29,7 @@ const TLS: &str =
 pub async fn run(time: Duration, print: impl Fn(Value)) {
     for round in 1..=ROUNDS {
         for (variant, tls, access) in VARIANTS {
-            let cluster = Cluster::start_with(if tls { TLS } else { "" }).await;
+            let cluster = Cluster::start_with(3, if tls { TLS } else { "" }).await;
             let remote = connect(&cluster, tls, access).await;
             let loads = [
                 ("pairs", pairs(&cluster, &remote, time).await),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::MAX_RETAINED_ENDED_BYTES;
 use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
@@ -14,7 +15,6 @@ use super::queue::{QueueEntry, WaitRequest};
 use super::record::Record;
 use super::timers::{Timer, TimerQueue};
 use super::{Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Limits, Outcome, Stamp, WaiterId};
-use super::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
 
@@ -231,7 +231,7 @@ impl<'m> Entry<'m> {
     /// Forgets ended grants of a name, oldest first, while the name retains more than [`MAX_RETAINED_NAME_BYTES`].
     pub fn forget_excess(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
-            && record.in_use_bytes() + record.ended.bytes() > MAX_RETAINED_NAME_BYTES
+            && record.retains_too_much()
             && let Some(oldest) = record.ended.oldest()
         {
             let at = oldest.ended_at();
@@ -284,17 +284,19 @@ impl<'m> Entry<'m> {
             metadata: request.metadata,
             metadata_version: 0,
         };
+        let event = self.transition(name, &grant, Change::Granted(cause));
+        let keep = self.machine.limits.history as usize;
         let record = self.get_or_create(name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
         assert!(record.has_free_slot() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
         record.last_grant = position.as_u64();
         record.holders.insert(grant.clone());
+        record.history.push(event, &grant, &record.holders, keep);
         let lease = record.lease(name, &grant);
         if let Some(at) = deadline {
             self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
         }
         self.machine.counts.held += 1;
-        self.record_transition(name, &grant, Change::Granted(cause));
         lease
     }
 
@@ -346,8 +348,14 @@ impl<'m> Entry<'m> {
     pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
         let (now, index, part) = (self.now, self.position.index, self.next_part());
         let state = change.ended_as().expect("the change ends a grant");
+        let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
+        let held = self.record(name).and_then(|record| record.holders.with_token(token));
+        let grant = held.expect("the grant is held").clone();
+        let event = self.transition(name, &grant, change);
+        let keep = self.machine.limits.history as usize;
         let record = self.record_mut(name);
-        let grant = record.holders.remove(token).expect("the grant is held");
+        record.holders.remove(token);
+        record.history.push(event, &grant, &record.holders, keep);
         record.owners.remove(&grant.holder);
         let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
         record.ended.insert(ended);
@@ -359,11 +367,9 @@ impl<'m> Entry<'m> {
         self.machine.counts.held -= 1;
         self.machine.counts.ended += 1;
         self.machine.ended_bytes += grant.bytes();
-        let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
         if calls_for_delay && grant.lock_delay_ms > 0 {
             self.set_delay(name, delay_until);
         }
-        self.record_transition(name, &grant, change);
     }
 
     fn set_delay(&mut self, name: &LeaseName, until: Option<ClusterMs>) {
@@ -427,19 +433,22 @@ impl<'m> Entry<'m> {
     /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
     /// entry, and removes a record that has no more use.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
-        self.forget_excess(name);
-        self.grant_free_slots(name);
+        let needs_more = |record: &Record| record.retains_too_much() || record.has_turn();
+        if self.record(name).is_some_and(needs_more) {
+            self.forget_excess(name);
+            self.grant_free_slots(name);
+        }
         let Some(record) = self.record(name) else { return };
         let turn = self.machine.turn(record);
+        let (is_live, counted_live) = (record.is_live(), record.counted_live);
+        // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
+        let is_useless = !is_live && record.ended.is_empty();
         self.machine.timers.set_turn(self.now, name, turn);
-        let record = existing(&mut self.machine.records, name);
-        let is_live = record.is_live();
-        if is_live != record.counted_live {
-            record.counted_live = is_live;
+        if is_live != counted_live {
+            existing(&mut self.machine.records, name).counted_live = is_live;
             self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
         }
-        // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
-        if !is_live && record.ended.is_empty() {
+        if is_useless {
             self.machine.records.remove(name);
         }
     }
@@ -448,8 +457,8 @@ impl<'m> Entry<'m> {
         self.effects.transitions.len() as u32
     }
 
-    /// Adds a transition to the name's history and to the effects.
-    fn record_transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) {
+    /// Adds a transition to the effects. The caller adds the returned event to the history of the name.
+    fn transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) -> Event {
         let event = Event {
             index: self.position.index,
             part: self.next_part(),
@@ -460,9 +469,7 @@ impl<'m> Entry<'m> {
             wall_ms: self.wall_ms,
         };
         self.effects.transitions.push(event.transition(name));
-        let keep = self.machine.limits.history as usize;
-        let record = self.record_mut(name);
-        record.history.push(event, grant, &record.holders, keep);
+        event
     }
 }
 

@@ -5,7 +5,7 @@ use super::history::History;
 use super::holders::{Grant, Holders};
 use super::owners::Owners;
 use super::queue::WaitQueue;
-use super::{Lease, LeaseState, Lost, LostReason};
+use super::{Lease, LeaseState, Lost, LostReason, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
@@ -54,6 +54,11 @@ impl Record {
     /// Retained bytes of holders and waiters, bounded by [`MAX_RETAINED_NAME_BYTES`](super::MAX_RETAINED_NAME_BYTES).
     pub fn in_use_bytes(&self) -> u64 {
         self.holders.bytes() + self.queue.bytes()
+    }
+
+    /// Whether ended grants must be forgotten: the name retains more than `MAX_RETAINED_NAME_BYTES`.
+    pub fn retains_too_much(&self) -> bool {
+        self.in_use_bytes() + self.ended.bytes() > MAX_RETAINED_NAME_BYTES
     }
 
     /// Whether this holder or waiter belongs to another principal.

@@ -150,7 +150,10 @@ impl Entry<'_> {
         };
         self.promote_waiter(name);
         // This request confirms the waiter. If a slot was reserved for it, `promote_waiter` has granted it.
-        let own = self.record(name).filter(|_| matches!(outcome, Outcome::Queued { .. }));
+        if !matches!(outcome, Outcome::Queued { .. }) {
+            return outcome;
+        }
+        let own = self.record(name);
         let granted = own.and_then(|record| Some(record.lease(name, record.holders.of(holder)?)));
         granted.map_or(outcome, |lease| Outcome::Held { lease, fresh: true })
     }

@@ -42,6 +42,8 @@ impl Timer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimerQueue {
     timers: OrdSet<ScheduledTimer>,
+    /// Number of the timers that are a [`Timer::Turn`].
+    turns: usize,
     /// Names with a free slot and an unconfirmed first waiter. All share the deadline
     /// [`Machine::window_end`](super::Machine).
     unconfirmed: OrdSet<LeaseName>,
@@ -53,17 +55,23 @@ impl TimerQueue {
     }
 
     pub fn add(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
-        self.timers.insert(ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
+        let before = self.timers.insert(ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
+        self.turns += usize::from(timer == Timer::Turn && before.is_none());
     }
 
     pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
-        self.timers.remove(&ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
+        self.remove_scheduled(&ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
+    }
+
+    fn remove_scheduled(&mut self, scheduled: &ScheduledTimer) {
+        let removed = self.timers.remove(scheduled);
+        self.turns -= usize::from(removed.is_some_and(|removed| removed.timer == Timer::Turn));
     }
 
     /// Removes and returns the first timer that is due at `now`.
     pub fn pop(&mut self, now: ClusterMs) -> Option<ScheduledTimer> {
         let first = self.timers.get_min().filter(|timer| timer.at <= now)?.clone();
-        self.timers.remove(&first);
+        self.remove_scheduled(&first);
         Some(first)
     }
 
@@ -71,7 +79,8 @@ impl TimerQueue {
     pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
         match turn {
             Some(Turn::Next) => self.add(now, name, Timer::Turn),
-            _ => self.remove(now, name, Timer::Turn),
+            _ if self.turns > 0 => self.remove(now, name, Timer::Turn),
+            _ => {}
         }
         match turn {
             Some(Turn::Unconfirmed) => self.unconfirmed.insert(name.clone()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::CallError;
 use tenure::api::Code;
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::node::{Consistency, Forward, NodeFailure, Query, Refusal, Request, StartError};
+use tenure::node::{Consistency, Forward, NodeFailure, Query, Refusal, Request, RequestError, StartError};
 use tenure::testing::{Cluster, Setup, TestNode};
 use tenure::types::{MemberChange, NodeId};
 use tokio::time::{Instant, timeout};
@@ -132,6 +132,27 @@ async fn removed_follower_stops_and_disturbs_nothing() {
     assert!(why.contains("was used by a removed node"), "{why}");
     let (code, _) = refused(cluster.node(leader).change_members(remove(follower)).await);
     assert_eq!(code, Code::NotFound);
+    cluster.shutdown().await;
+}
+
+/// The leader sends a removed node nothing more, so the node knows a leader for the leaderless time. Its clients do not
+/// wait for that.
+#[tokio::test(start_paused = true)]
+async fn request_at_a_removed_node_ends_at_once() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three");
+    let ask_follower = || ask(cluster.node(follower), acquire("job", "a", 60_000, None));
+    ask_follower().await.expect("a member forwards it");
+    cluster.board.cut(leader, follower);
+    cluster.node(leader).change_members(remove(follower)).await.expect("removed");
+    cluster.board.reconnect(leader, follower);
+    assert_eq!(cluster.node(follower).health().failed, None, "control: it does not know its removal");
+    let began = Instant::now();
+    assert_eq!(ask_follower().await.err(), Some(RequestError::NoLeader));
+    assert!(began.elapsed() < RaftTimings::lan().leadership_lease() / 3, "answered after {:?}", began.elapsed());
+    learns_its_removal(cluster.node(follower)).await;
+    assert!(began.elapsed() < RaftTimings::lan().leadership_lease() / 3, "failed after {:?}", began.elapsed());
     cluster.shutdown().await;
 }
 

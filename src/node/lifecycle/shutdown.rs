@@ -80,10 +80,12 @@ impl<S: Storage> Lifecycle<S> {
 
     /// Marks the node as failed. The first reason is kept.
     pub fn fail(&self, why: NodeFailure) {
-        tracing::error!(%why, "this node has failed and needs a restart");
         self.failure.send_if_modified(|failure| {
             let first = failure.is_none();
-            failure.get_or_insert(why);
+            if first {
+                tracing::error!(%why, "this node has failed and needs a restart");
+                *failure = Some(why);
+            }
             first
         });
     }

@@ -17,8 +17,8 @@ use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
-use crate::node::{Inner, Node};
-use crate::peer::{Payload, PeerError, Transport};
+use crate::node::{Inner, Node, NodeFailure};
+use crate::peer::{self, Payload, PeerError, Transport};
 use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec;
@@ -122,7 +122,9 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             if arrived.elapsed() < request.wait() && has_leader {
                 leaderless_since = Instant::now();
             }
-            let leaderless = leaderless_since.elapsed() >= self.settings.timeouts.leaderless;
+            // A failed node reaches no leader later.
+            let has_failed = self.lifecycle.failure.borrow().is_some();
+            let leaderless = has_failed || leaderless_since.elapsed() >= self.settings.timeouts.leaderless;
             if let Some(error) = refusal.or(leaderless.then_some(RequestError::NoLeader)) {
                 return Err(ambiguous.map_or(error, RequestError::Unknown));
             }
@@ -208,7 +210,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
             }
         };
-        let reply = called.map_err(|error| propose_error(error, request))?;
+        let reply = match called {
+            Err(PeerError::Refused { reason: peer::Refusal::Removed { node }, .. }) if node == self.settings.id => {
+                return Err(self.was_removed());
+            }
+            called => called.map_err(|error| propose_error(error, request))?,
+        };
         let unreadable =
             |error: String| ProposeError::Unknown(format!("cannot decode the answer of node {leader}: {error}"));
         match codec::decode(&reply, MAX_REPLY_BYTES) {
@@ -219,13 +226,19 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             Ok(NodeReply::Done(done)) => done.map_err(ProposeError::from),
             Ok(NodeReply::NotLeader) => Err(ProposeError::NotLeader),
             Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
-            // The request is not applied. The membership task notices the removal, too.
-            Ok(NodeReply::Removed) => Err(ProposeError::NotLeader),
+            Ok(NodeReply::Removed) => Err(self.was_removed()),
             Ok(other @ (NodeReply::StoreState { .. } | NodeReply::FeatureLevel(_))) => {
                 Err(unreadable(format!("{other:?}")))
             }
             Err(error) => Err(unreadable(error.to_string())),
         }
+    }
+
+    /// The cluster removed this node, so the request is not applied. The node fails at once: the check of its membership
+    /// may come much later, and meanwhile its clients would wait here.
+    fn was_removed(&self) -> ProposeError {
+        self.lifecycle.fail(NodeFailure::Refused(peer::Refusal::Removed { node: self.settings.id }));
+        ProposeError::NotLeader
     }
 
     /// Waits until this node has not heard from a leader for the leaderless time.

@@ -275,6 +275,43 @@ async fn each_node_can_be_replaced_and_no_lease_is_lost() {
     cluster.shutdown().await;
 }
 
+/// The links are slow, so that the second change comes while the first one is in the log and not committed.
+#[tokio::test(start_paused = true)]
+async fn second_change_at_a_time_is_refused() {
+    const SLOW: Duration = Duration::from_millis(50);
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let [changed, other] =
+        cluster.ids().filter(|id| *id != leader).collect::<Vec<_>>().try_into().expect("three nodes");
+    let update = |id: NodeId, port: u64| {
+        let (http, peer) = (format!("node{id}:{port}"), format!("node{id}:2"));
+        MemberChange::Update { id, http, peer }
+    };
+    // The first change has one log entry, and the second one has two.
+    for (first, port) in [(update(changed, 20), 21), (remove(changed), 22)] {
+        for id in [changed, other] {
+            cluster.board.delay(leader, id, SLOW);
+        }
+        let node = cluster.node(leader).clone();
+        let first = tokio::spawn(async move { node.change_members(first).await });
+        tokio::time::sleep(SLOW / 2).await;
+        for at in [leader, other] {
+            let Err(CallError::Refused(problem)) = cluster.node(at).change_members(update(other, port)).await else {
+                panic!("not refused at node {at}");
+            };
+            assert_eq!((problem.code, problem.status), (Code::ChangeInProgress, 409), "{problem:?}");
+            assert!(problem.retry_after_ms.is_some_and(|ms| ms > 0), "{problem:?}");
+        }
+        first.await.expect("the task does not panic").expect("the first change is made");
+        cluster.board.clear_faults();
+        let after = cluster.node(leader).change_members(update(other, port)).await.expect("the first one is complete");
+        let member = after.members.iter().find(|member| member.id == other).expect("a member");
+        assert_eq!(member.http, format!("node{other}:{port}"));
+    }
+    voters_become(cluster.node(leader), &ids([leader, other])).await;
+    cluster.shutdown().await;
+}
+
 /// Crashes the leader at a moment of a removal. Returns whether the voters that stay then had a half-made change, and
 /// whether the removed node led before its end.
 async fn crash_during_a_removal(micros: u64) -> (bool, bool) {

@@ -10,6 +10,7 @@ mod hostile;
 mod http_answers;
 mod http_bounds;
 mod listener;
+mod members;
 mod metrics;
 mod newer_server;
 mod permits;

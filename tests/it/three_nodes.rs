@@ -23,17 +23,18 @@ strict!(
     isolated_leader_answers_no_current_read,
 );
 
-struct ThreeNodes {
+pub struct ThreeNodes {
     nodes: Vec<Node>,
     addresses: Vec<String>,
-    client: Client,
+    peers: Vec<String>,
+    pub client: Client,
     _listeners: DropGuard,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl ThreeNodes {
     /// Returns when all nodes are ready.
-    async fn start() -> ThreeNodes {
+    pub async fn start() -> ThreeNodes {
         let (mut http, mut peer) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             http.push(TcpListener::bind("127.0.0.1:0").await.expect("a free port"));
@@ -57,7 +58,7 @@ impl ThreeNodes {
             tokio::spawn(http::serve(listener, NodeRef::from(node), settings, stop.clone()));
         }
         let client = crate::plain_http::builder().redirect(Policy::none()).build().expect("plain options");
-        let cluster = ThreeNodes { nodes, addresses, client, _listeners: stop.drop_guard(), _data: data };
+        let cluster = ThreeNodes { nodes, addresses, peers, client, _listeners: stop.drop_guard(), data };
         let ready = async {
             while cluster.nodes.iter().any(|node| node.health().not_ready.is_some()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -67,7 +68,23 @@ impl ThreeNodes {
         cluster
     }
 
-    fn url(&self, id: u64, path: &str) -> String {
+    /// Starts node 4, which no request has added yet. Returns its addresses.
+    pub async fn join(&mut self) -> (String, String) {
+        let mut listeners = [TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await];
+        let [http, peer] = listeners.each_mut().map(|listener| {
+            let listener = listener.as_ref().expect("a free port");
+            listener.local_addr().expect("the listener is bound").to_string()
+        });
+        let [_, listener] = listeners;
+        let builder = Node::builder("three-nodes").id(4).data(self.data.path().join("4")).join();
+        let builder = builder.peer_listener(listener.expect("a free port")).member(4, &http, &peer);
+        let members = (1..).zip(self.addresses.iter().zip(&self.peers));
+        let builder = members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer));
+        self.nodes.push(builder.start().await.expect("the node starts"));
+        (http, peer)
+    }
+
+    pub fn url(&self, id: u64, path: &str) -> String {
         format!("http://{}{path}", self.addresses[id as usize - 1])
     }
 
@@ -83,18 +100,18 @@ impl ThreeNodes {
     }
 
     /// The leader, and a follower.
-    async fn roles(&self) -> (u64, u64) {
+    pub async fn roles(&self) -> (u64, u64) {
         let status = self.nodes[0].status().await;
         let leader = status.leader.expect("all nodes are ready");
         (leader, leader % 3 + 1)
     }
 
-    async fn end(self) {
+    pub async fn end(self) {
         futures_util::future::join_all(self.nodes.iter().map(Node::shutdown)).await;
     }
 }
 
-async fn answer(request: RequestBuilder) -> (u16, Value) {
+pub async fn answer(request: RequestBuilder) -> (u16, Value) {
     let response =
         tokio::time::timeout(SOON, request.send()).await.expect("the answer arrives in time").expect("an answer");
     (response.status().as_u16(), response.json().await.expect("JSON"))

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::client::{Call, Client};
+use crate::client::{Call, Client, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, node_entry, place};
 use crate::commands::run_at;
 use crate::port;
@@ -22,7 +22,11 @@ use crate::steady::{safety, steady, strict};
 
 steady!(all_machines_are_replaced_and_no_lease_is_lost, forced_removal_is_made_when_the_third_node_returns,);
 
-strict!(removed_node_exits_with_8_and_does_not_start_again, member_moves_to_other_addresses,);
+strict!(
+    member_is_promoted_and_takes_the_leadership,
+    removed_node_exits_with_8_and_does_not_start_again,
+    member_moves_to_other_addresses,
+);
 
 /// The exit code of a node that the cluster removed.
 const REMOVED: i32 = 8;
@@ -170,6 +174,104 @@ async fn removed_node_exits_with_8_and_does_not_start_again() {
     cluster.ready(rest[1]).await;
     let members = json_at(&cluster, &endpoints, "member list -o json").await;
     assert_eq!(ids(&members, "voter"), rest, "{members}");
+}
+
+/// The status of a request without an answer, or with the answer that its outcome is unknown.
+const UNKNOWN: u16 = 504;
+
+/// Sends a removal over HTTP, again while there is no leader. Returns the status and the body.
+async fn delete(cluster: &Cluster, at: u64, path: &str) -> (u16, Value) {
+    let call = Call { method: reqwest::Method::DELETE, ..Call::get(path) };
+    let began = Instant::now();
+    loop {
+        match cluster.client.attempt(place(at), &call).await {
+            Outcome::Done(members) => return (200, members),
+            Outcome::Refused(problem) => return (problem["status"].as_u64().expect("a status") as u16, problem),
+            Outcome::Unknown(why) => return (UNKNOWN, Value::from(why)),
+            Outcome::NotDone(why) => assert!(began.elapsed() < SOON, "{path}: {why}"),
+        }
+    }
+}
+
+/// One of three nodes is down. The removal of another one leaves no majority, so the cluster stops until the node returns.
+async fn forced_removal_is_made_when_the_third_node_returns() {
+    for by_http in [false, true] {
+        let mut cluster = Cluster::start("").await;
+        let endpoints = cluster.client.endpoints();
+        let leader = cluster.leader().await;
+        let [down, removed] =
+            NODES.into_iter().filter(|id| *id != leader).collect::<Vec<_>>().try_into().expect("three");
+        cluster.kill(down);
+        let began = Instant::now();
+        while json_at(&cluster, &endpoints, "member list -o json").await[place(down)]["state"] != "unreachable" {
+            assert!(began.elapsed() < SOON, "node {down} stays reachable");
+        }
+        let (line, path) = (format!("member remove {removed}"), format!("/v1/cluster/members/{removed}"));
+        let began = Instant::now();
+        if by_http {
+            let (status, problem) = delete(&cluster, leader, &path).await;
+            assert_eq!((status, &problem["code"]), (409, &Value::from("member_refused")), "{problem}");
+            assert!(problem["detail"].as_str().is_some_and(|why| why.contains("only 1 of 2 voters")), "{problem}");
+            let (status, answer) = delete(&cluster, leader, &format!("{path}?force=true")).await;
+            assert_eq!(status, UNKNOWN, "no majority of the other voters can make it: {answer}");
+        } else {
+            let refused = run_at(&cluster, &endpoints, &line).await;
+            refused.refused("member_refused");
+            assert!(refused.stderr.contains("only 1 of 2 voters"), "{refused:?}");
+            let forced = loop {
+                let forced = run_at(&cluster, &endpoints, &format!("{line} --force --timeout 2s")).await;
+                if forced.code != Some(4) || began.elapsed() > SOON {
+                    break forced;
+                }
+            };
+            assert_eq!(forced.code, Some(3), "no majority of the other voters can make it: {forced:?}");
+        }
+        let claim = Call::acquire("job", "a", 60_000);
+        let stopped = cluster.client.attempt(place(leader), &claim).await;
+        assert!(!matches!(stopped, Outcome::Done(_)), "control: the cluster has stopped: {stopped:?}");
+
+        cluster.launch(down);
+        let process = cluster.node(removed);
+        assert_eq!(process.exit(SOON).await.code(), Some(REMOVED), "{}", process.said());
+        cluster.client.done(place(leader), &claim).await;
+        let members = json_at(&cluster, &endpoints, "member list -o json").await;
+        let rest: Vec<u64> = NODES.into_iter().filter(|id| *id != removed).collect();
+        assert_eq!((ids(&members, "voter"), ids(&members, "learner")), (rest, vec![]), "{members}");
+    }
+}
+
+async fn member_is_promoted_and_takes_the_leadership() {
+    let cluster = Cluster::start("").await;
+    let endpoints = cluster.client.endpoints();
+    let joining = Joining::new(&cluster, 4);
+    json_at(&cluster, &endpoints, &format!("{} -o json", joining.add())).await;
+    let refused = run_at(&cluster, &endpoints, "member promote 4").await;
+    refused.refused("member_lags");
+    assert!(refused.stderr.contains("node 4 does not answer the leader"), "{refused:?}");
+    let unknown = run_at(&cluster, &endpoints, "member promote 9").await;
+    unknown.refused("not_found");
+    let process = joining.start(&cluster);
+    let began = Instant::now();
+    let promoted = loop {
+        let promoted = run_at(&cluster, &endpoints, "member promote 4 -o json").await;
+        if promoted.code == Some(0) {
+            break promoted.json();
+        }
+        assert!(began.elapsed() < SOON, "{promoted:?}; {}", process.said());
+    };
+    assert_eq!((ids(&promoted, "voter"), ids(&promoted, "learner")), (vec![1, 2, 3, 4], vec![]), "{promoted}");
+
+    let leader = cluster.leader().await;
+    let transferred = json_at(&cluster, &endpoints, "cluster transfer --to 4 -o json").await;
+    assert_eq!((&transferred["from"], &transferred["leader"]), (&leader.into(), &4.into()), "{transferred}");
+    let status = json_at(&cluster, &joining.http, "cluster status -o json").await;
+    assert_eq!((&status["node"], &status["leader"]), (&4.into(), &4.into()), "{status}");
+    let again = run_at(&cluster, &endpoints, "cluster transfer --to 4").await;
+    assert_eq!((again.code, again.stdout.as_str()), (Some(0), "node 4 was the leader already\n"), "{again:?}");
+    let back = run_at(&cluster, &endpoints, &format!("cluster transfer --to {leader}")).await;
+    let expected = format!("node {leader} leads now, before: node 4\n");
+    assert_eq!((back.code, back.stdout), (Some(0), expected), "{}", back.stderr);
+    run_at(&cluster, &endpoints, "cluster transfer --to 9").await.refused("not_found");
 }
 
 /// Forwards connections from one port to another, like a container's published port.

@@ -3,7 +3,7 @@
 //! `TENURE_REQUESTS` sets the number of requests per operation.
 
 mod generate;
-mod operation;
+pub mod operation;
 
 use std::time::Duration;
 

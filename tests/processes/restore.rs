@@ -7,16 +7,17 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::client::{Call, token};
-use crate::cluster::{Cluster, NODES, SOON};
+use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::process::{Process, tenure};
-use crate::steady::strict;
+use crate::steady::{steady, strict};
+
+steady!(leader_writes_scheduled_backups);
 
 strict!(
     lost_cluster_serves_again_from_a_backup,
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
-    leader_writes_scheduled_backups,
 );
 
 /// Runs a command of the binary. Returns its exit code and its output.
@@ -189,7 +190,24 @@ async fn each_node_redirects_or_serves_the_snapshot() {
     assert_eq!(get(leader, "?consistency=weak").await.status(), 400);
 }
 
-/// Only the leader writes, and `/metrics` shows the age.
+/// The value of a metric of node `id` without other labels, or with these.
+async fn metric(cluster: &Cluster, id: u64, name: &str, labels: &str) -> f64 {
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').nth(place(id)).expect("three nodes");
+    let text = crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let sample = format!("{name}{{node=\"{id}\"{labels}}} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&sample));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number after {sample:?}: {text}"))
+}
+
+/// The scheduled backups of node `id`: those that it wrote, and those that failed.
+async fn backups_of(cluster: &Cluster, id: u64) -> [f64; 2] {
+    let count =
+        async |result: &str| metric(cluster, id, "tenure_backups_total", &format!(",result=\"{result}\"")).await;
+    [count("written").await, count("failed").await]
+}
+
+/// All nodes use the same folder. The metrics of each node tell which of them writes.
 async fn leader_writes_scheduled_backups() {
     let settings = "[backup]\ndir = \"backups\"\nevery_ms = 1000\nkeep = 2\n";
     let mut cluster = Cluster::start(settings).await;
@@ -211,21 +229,52 @@ async fn leader_writes_scheduled_backups() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
+    let writer = |file: &str| tenure::backup::inspect(dir.join(file)).expect("a complete file").node;
     let mut newest = next(None).await;
     let leader = cluster.leader().await;
+    for number in 0..2 {
+        cluster.client.acquire(&format!("first-{number}"), "a", 600_000).await;
+        newest = next(Some(newest)).await;
+        assert_eq!(writer(&newest), leader);
+    }
+    // A node that does not lead and tries all the same has more time for it than the leader needed.
+    for id in NODES.into_iter().filter(|id| *id != leader) {
+        assert_eq!(backups_of(&cluster, id).await, [0.0, 0.0], "node {id} does not lead");
+    }
+    let [written, failed] = backups_of(&cluster, leader).await;
+    assert!(written >= 2.0 && failed == 0.0, "{written} written, {failed} failed");
     cluster.kill(leader);
-    cluster.leader().await;
+    let second = cluster.leader().await;
     for number in 0..3 {
         cluster.client.acquire(&format!("jobs-{number}"), "a", 600_000).await;
         newest = next(Some(newest)).await;
     }
+    assert_eq!(writer(&newest), second);
     assert!(files().len() <= 3, "{:?}", files());
     let follower = cluster.follower().await;
-    let url = cluster.client.endpoints().split(',').nth(follower as usize - 1).expect("a URL").to_owned();
-    let metrics =
-        crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
-    let age = metrics.lines().find(|line| line.starts_with("tenure_backup_age_seconds")).expect("the metric");
-    let age: f64 = age.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number");
+    assert_eq!(backups_of(&cluster, follower).await, [0.0, 0.0], "node {follower} never led");
+    let age = metric(&cluster, follower, "tenure_backup_age_seconds", "").await;
     assert!((0.0..30.0).contains(&age), "{age}");
     done(&cluster, &["snapshot", "check", &format!("backups/{newest}")]).await;
+
+    // A file is in the place of the folder: no backup can be written, also as root.
+    fs::rename(&dir, cluster.folder().join("earlier")).expect("renamed");
+    fs::write(&dir, "").expect("writable");
+    let began = std::time::Instant::now();
+    while backups_of(&cluster, second).await[1] < 1.0 {
+        assert!(began.elapsed() < SOON, "{}", cluster.nodes[&second].said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let said = cluster.nodes[&second].said();
+    let line = said.lines().find(|line| line.contains("the scheduled backup failed"));
+    assert!(line.is_some_and(|line| line.contains("ERROR") && line.contains("backups")), "{said}");
+    assert_eq!(metric(&cluster, second, "tenure_backup_age_seconds", "").await, f64::INFINITY);
+    assert_eq!(backups_of(&cluster, follower).await, [0.0, 0.0], "node {follower} never led");
+    let before = backups_of(&cluster, second).await[0];
+    fs::remove_file(&dir).expect("removed");
+    next(None).await;
+    let began = std::time::Instant::now();
+    while backups_of(&cluster, second).await[0] <= before {
+        assert!(began.elapsed() < SOON, "{}", cluster.nodes[&second].said());
+    }
 }

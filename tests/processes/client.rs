@@ -68,8 +68,13 @@ pub struct Client {
 
 impl Client {
     pub fn new(urls: Vec<String>) -> Client {
-        let http = crate::plain_http::builder().tcp_nodelay(true).retry(reqwest::retry::never()).build();
-        Client { http: http.expect("a client without TLS options is valid"), urls }
+        Client::with_http(crate::plain_http::builder(), urls)
+    }
+
+    /// A client with these options of its connections.
+    pub fn with_http(options: reqwest::ClientBuilder, urls: Vec<String>) -> Client {
+        let http = options.tcp_nodelay(true).retry(reqwest::retry::never()).build();
+        Client { http: http.expect("valid options"), urls }
     }
 
     /// The node addresses in the format of `--endpoints`.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, NODES, SOON};
+use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::commands::{CommandOutput, run_at};
 use crate::mount::Mount;
 use crate::process::tenure;
@@ -178,6 +178,16 @@ async fn dead_nodes_are_problems_and_nothing_hangs() {
     cluster.launch_all().await;
 }
 
+/// The end of the validity of its certificate that a node exports, in seconds since 1970.
+async fn expiry_metric(cluster: &Cluster, id: u64) -> i64 {
+    let url = format!("{}/metrics", tls::https(cluster).split(',').nth(place(id)).expect("three nodes"));
+    let client = tls::https_options(cluster).build().expect("valid options");
+    let text = client.get(url).send().await.expect("an answer").text().await.expect("text");
+    let sample = format!("tenure_tls_certificate_expiry_timestamp_seconds{{node=\"{id}\"}} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&sample));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no integer after {sample:?}: {text}"))
+}
+
 async fn certificates_are_checked_at_each_address() {
     let mut cluster = Cluster::new(&format!("{SETTINGS}{}", tls::SETTINGS)).await;
     tls::make_certificates(&cluster);
@@ -232,9 +242,16 @@ async fn certificates_are_checked_at_each_address() {
 
     // Node 3 has an expired certificate, and that of node 2 expires soon. Nodes use new files within 5 s.
     tls::replace_certificate(&cluster, 3, rcgen::date_time_ymd(2021, 1, 1));
-    let days = Duration::from_secs(20 * 24 * 60 * 60);
-    tls::replace_certificate(&cluster, 2, time::OffsetDateTime::now_utc() + days);
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    let ends = time::OffsetDateTime::now_utc() + Duration::from_secs(10 * 24 * 60 * 60);
+    tls::replace_certificate(&cluster, 2, ends);
+    tls::said(&cluster, 3, "the certificate of this node has expired: other nodes and clients refuse it").await;
+    tls::said(&cluster, 2, "the certificate of this node expires soon: replace the file").await;
+    assert!(cluster.nodes[&2].said().contains("days=9"), "{}", cluster.nodes[&2].said());
+    assert!(!cluster.nodes[&1].said().contains("the certificate of this node"), "{}", cluster.nodes[&1].said());
+    assert_eq!(expiry_metric(&cluster, 2).await, ends.unix_timestamp());
+    let year = Duration::from_secs(365 * 24 * 60 * 60).as_secs() as i64;
+    let left = expiry_metric(&cluster, 1).await - time::OffsetDateTime::now_utc().unix_timestamp();
+    assert!((year - 3_600..=year).contains(&left), "the certificates of the command are valid for a year: {left} s");
     let seen = doctor(&["--config", &config, "--node", "1"]);
     assert_eq!([seen.status("certificate.3.http"), seen.status("certificate.3.peer")], ["problem"; 2], "{seen:?}");
     assert!(seen.facts("certificate.3.peer").starts_with("expired at 2021-01-01"), "{seen:?}");

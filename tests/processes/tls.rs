@@ -24,6 +24,7 @@ steady!(running_cluster_moves_to_tls_without_downtime);
 
 strict!(
     tls_takes_two_commands_and_refuses_other_clients,
+    node_of_another_ca_is_refused,
     new_certificates_are_used_without_a_restart,
     members_show_when_their_certificates_expire,
 );
@@ -240,6 +241,45 @@ async fn running_cluster_moves_to_tls_without_downtime() {
     }
     new.release().await.expect("released");
     new_manager.shutdown().await;
+}
+
+/// A node whose certificate is of another CA, and that trusts the CA of the cluster.
+async fn node_of_another_ca_is_refused() {
+    let mut cluster = Cluster::new(SETTINGS).await;
+    make_certificates(&cluster);
+    std::fs::rename(cluster.folder().join("tls"), cluster.folder().join("other")).expect("renamed");
+    make_certificates(&cluster);
+    for id in NODES {
+        cluster.launch(id);
+    }
+    let remote = remote(&cluster);
+    serving(&cluster, &remote).await;
+    cluster.kill(3);
+    let text = std::fs::read_to_string(cluster.config()).expect("the file of the cluster");
+    let config = cluster.folder().join("other.toml");
+    std::fs::write(&config, text.replace("\"tls/node-", "\"other/node-")).expect("writable");
+    let node = cluster.other_process(3, &config);
+    for id in [1, 2] {
+        said(&cluster, id, "refused a peer connection reason=from 127.0.0.1: ").await;
+        let refusals = cluster.nodes[&id].said();
+        assert!(
+            refusals.contains("invalid peer certificate: UnknownIssuer") || refusals.contains("BadSignature"),
+            "{refusals}"
+        );
+    }
+    let becomes = async |wanted: MemberState| {
+        let seen = async {
+            while remote.cluster().await.ok().is_none_or(|status| status.members[2].state != wanted) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(SOON, seen).await.unwrap_or_else(|_| panic!("node 3 is not {wanted:?} in time"));
+    };
+    becomes(MemberState::Unreachable).await;
+    drop(node);
+    // With its own certificate, it is a member again.
+    cluster.launch(3);
+    becomes(MemberState::Ok).await;
 }
 
 async fn new_certificates_are_used_without_a_restart() {

@@ -15,6 +15,7 @@ steady!(leader_writes_scheduled_backups);
 
 strict!(
     lost_cluster_serves_again_from_a_backup,
+    survivor_of_a_lost_majority_gives_the_backup,
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
@@ -93,6 +94,48 @@ async fn lost_cluster_serves_again_from_a_backup() {
         assert!(path.exists(), "node {id} has received the state");
     }
     old_node_is_refused(&cluster, &mut nodes).await;
+}
+
+/// Two disks are lost, and there is no backup: save, restore, and three starts.
+async fn survivor_of_a_lost_majority_gives_the_backup() {
+    let mut cluster = Cluster::start("").await;
+    let mut highest = 0;
+    for number in 0..20 {
+        highest = cluster.client.acquire(&format!("jobs-{number}"), "old", 600_000).await.max(highest);
+    }
+    let survivor = cluster.follower().await;
+    cluster.caught_up(survivor).await;
+    for id in NODES.into_iter().filter(|id| *id != survivor) {
+        cluster.kill(id);
+        fs::remove_dir_all(cluster.data(id)).expect("no process uses it");
+    }
+    let began = std::time::Instant::now();
+    while cluster.ask(survivor, "/v1/cluster").await.is_none_or(|status| status["quorum"] != false) {
+        assert!(began.elapsed() < SOON, "node {survivor} still reaches a majority");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (code, _, said) = run(&cluster, &["snapshot", "save", "left.backup", "--timeout", "1s"]).await;
+    assert_eq!(code, Some(4), "control: no leader can write a current backup: {said}");
+
+    let saved = done(&cluster, &["snapshot", "save", "left.backup", "--consistency", "stale", "-o", "json"]).await;
+    let saved: Value = serde_json::from_str(&saved).expect("JSON");
+    assert_eq!((&saved["node"], &saved["held"]), (&survivor.into(), &20.into()), "{saved}");
+    let config = new_config(&cluster);
+    cluster.kill(survivor);
+    let restore = ["snapshot", "restore", "left.backup", "--config", "new.toml", "--node", "1", "--holders-stopped"];
+    done(&cluster, &restore).await;
+    let _nodes: Vec<Process> = NODES.iter().map(|id| cluster.other_process(*id, &config)).collect();
+    let lost =
+        cluster.client.settle(0, &Call::renew("jobs-19", "old", highest)).await.expect_err("the lease has ended");
+    assert_eq!((&lost["code"], &lost["why"]), (&Value::from("lost"), &Value::from("restored")), "{lost}");
+    for number in 0..20 {
+        let granted = cluster.client.acquire(&format!("jobs-{number}"), "new", 600_000).await;
+        assert!(granted > highest, "{granted} after {highest}");
+    }
+    cluster.leader().await;
+    for id in NODES {
+        cluster.caught_up(id).await;
+    }
 }
 
 /// A node of the lost cluster with its data starts again with the old configuration, at the address of a new node.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::access::{AccessChange, AccessName, AccessToken, Denied, Permission, Right, TokenHash};
+use crate::lease::Renewal;
 use crate::node::Response;
 use crate::node::request::call::NodeCall;
 
@@ -125,6 +126,58 @@ async fn revoked_token_reads_nowhere_after_one_heartbeat() {
         let read = cluster.node(id).request_of(&caller, stale_read(), Forward::Once).await;
         assert!(is_unauthenticated(&read), "node {id}: {read:?}");
     }
+    cluster.shutdown().await;
+}
+
+/// A place in the queue is of a holder, and not of a token. The next waiter gets the lease when the ttl of the grant ends.
+#[tokio::test(start_paused = true)]
+async fn waiter_with_a_revoked_token_keeps_its_place() {
+    const TTL_MS: u64 = 5_000;
+    let (cluster, leader, [follower, other]) = start_guarded().await;
+    for wanted in [
+        AccessChange::SetPrincipal { principal: name("second"), roles: [name("worker")].into() },
+        AccessChange::AddToken { principal: name("second"), hash: hash(2), created_wall_ms: 0 },
+    ] {
+        change(cluster.node(other), wanted).await.expect("made");
+    }
+    tokio::time::sleep(HEARTBEAT).await;
+    let request = |token, request: Request| {
+        let node = cluster.node(follower).clone();
+        async move { node.request_of(&Caller::Token(hash(token)), request, Forward::Once).await.map(|done| done.answer) }
+    };
+    let claim = |holder: &str| {
+        let Request::Acquire(claim) = claim_of(holder) else { unreachable!("it is a claim") };
+        Request::Acquire(Acquire { ttl: Ttl::millis(TTL_MS).expect("valid"), ..claim })
+    };
+    let token_of = |answer: Result<Answer, RequestError>| match answer {
+        Ok(Answer::Outcome(Outcome::Held { lease, .. })) => lease.token,
+        other => panic!("not granted: {other:?}"),
+    };
+    let held = token_of(request(2, claim("holds")).await);
+    let revoked = tokio::spawn(request(1, claim("revoked")));
+    until_waiters(cluster.node(leader), 1).await;
+    let next = tokio::spawn(request(2, claim("next")));
+    until_waiters(cluster.node(leader), 2).await;
+
+    change(cluster.node(other), AccessChange::RemoveToken(hash(1).id())).await.expect("made");
+    tokio::time::sleep(HEARTBEAT).await;
+    assert!(is_unauthenticated(&request(1, stale_read()).await), "control: the token is revoked");
+    assert_eq!(queue(cluster.node(leader)).await, ["revoked", "next"]);
+    let job = || LeaseName::new("job").expect("valid");
+    let holder = |text: &str| HolderId::new(text).expect("valid");
+    let release = Command::Release { name: job(), holder: holder("holds"), token: held };
+    assert_eq!(request(2, Request::Change(release)).await, Ok(Answer::Outcome(Outcome::Released(true))));
+    let token = token_of(revoked.await.expect("the task does not panic"));
+    let granted = Instant::now();
+    let renewal = Renewal { name: job(), token, ttl: None };
+    let renew = Command::Renew { holder: holder("revoked"), leases: vec![renewal] };
+    let renewed = request(1, Request::Change(renew)).await;
+    assert!(is_unauthenticated(&renewed), "{renewed:?}");
+    assert!(token_of(next.await.expect("the task does not panic")) > token);
+    let after = granted.elapsed();
+    // The leader looks for ended leases at least once a second.
+    let expected = Duration::from_millis(TTL_MS - 100)..=Duration::from_millis(TTL_MS + 1_100);
+    assert!(expected.contains(&after), "granted after {after:?}");
     cluster.shutdown().await;
 }
 

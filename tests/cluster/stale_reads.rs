@@ -80,23 +80,32 @@ async fn refused_at(node: &TestNode) -> Option<String> {
     }
 }
 
-/// Grants the lease to another holder at the first leader among `at`, then reads at `old`. It gives up after one
-/// leadership lease. Returns whether the read was stale.
-async fn overtake_and_read(cluster: &Cluster, at: &[NodeId], old: NodeId) -> bool {
+/// Grants the lease to another holder at the first leader among `at`. Returns whether there was one within this time.
+async fn overtake(cluster: &Cluster, at: &[NodeId], within: Duration) -> bool {
     let revoke = || Request::Change(Command::Revoke { name: name(), reason: "test".into() });
-    let deadline = tokio::time::Instant::now() + RaftTimings::lan().leadership_lease();
+    let deadline = tokio::time::Instant::now() + within;
     while tokio::time::Instant::now() < deadline {
         for &id in at {
             let revoked = cluster.node(id).request(revoke(), Forward::Never);
             let revoked = tokio::time::timeout(Duration::from_millis(20), revoked).await;
             if matches!(revoked, Ok(Ok(_))) {
                 hold(cluster.node(id), "new").await;
-                return read_at(cluster.node(old)).await.is_some_and(|holder| holder == "old");
+                return true;
             }
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     false
+}
+
+/// Grants the lease to another holder at the first leader among `at`, then reads at `old`. It gives up after one
+/// leadership lease. Returns whether the read was stale.
+async fn overtake_and_read(cluster: &Cluster, at: &[NodeId], old: NodeId) -> bool {
+    overtake(cluster, at, RaftTimings::lan().leadership_lease()).await && reads_old(cluster.node(old)).await
+}
+
+async fn reads_old(node: &TestNode) -> bool {
+    read_at(node).await.is_some_and(|holder| holder == "old")
 }
 
 /// A follower restarts within the leadership lease that it granted, while its leader is isolated. Together with a third
@@ -327,5 +336,62 @@ async fn removed_leader(schedule: u64) -> bool {
 async fn reads_are_current_when_the_leader_is_removed() {
     for schedule in 0..SCHEDULES {
         assert!(!removed_leader(schedule).await, "schedule {schedule}: a stale read");
+    }
+}
+
+/// The node that stays with the leader during a replacement.
+#[derive(Clone, Copy, Debug)]
+enum Companion {
+    Replaced,
+    New,
+}
+
+/// A voter is replaced. At a moment of that, the leader and its companion lose the other two nodes. If these elect a
+/// leader, it grants the lease to another holder. Returns whether a read at the old leader was stale, or `None` if there
+/// was no other leader.
+async fn replacement(companion: Companion, millis: u64) -> Option<bool> {
+    const NEW: NodeId = 4;
+    let (mut cluster, leader, replaced, third) = start().await;
+    let add = cluster.prepare_joining(NEW);
+    cluster.restart(NEW).await;
+    cluster.node(leader).change_members(add).await.expect("the node is added");
+    // The first attempt after the new node has caught up.
+    while !cluster.node(leader).changes_voters() {
+        let node = cluster.node(leader).clone();
+        let replace = MemberChange::Replace { old: replaced, new: NEW };
+        tokio::spawn(async move { node.change_members(replace).await });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    let (with, without) = match companion {
+        Companion::Replaced => (replaced, [third, NEW]),
+        Companion::New => (NEW, [replaced, third]),
+    };
+    for id in [leader, with] {
+        cluster.board.isolate(id, without);
+    }
+    let mut stale = None;
+    if overtake(&cluster, &without, RaftTimings::lan().leadership_lease() * 6).await {
+        // A leader without a majority sends no heartbeats in every other interval.
+        let began = tokio::time::Instant::now();
+        while stale != Some(true) && began.elapsed() < RaftTimings::lan().isolation() * 2 {
+            stale = Some(reads_old(cluster.node(leader)).await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    cluster.shutdown().await;
+    stale
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_are_current_while_voters_are_replaced() {
+    for companion in [Companion::Replaced, Companion::New] {
+        let mut overtaken = 0;
+        for millis in 0..10 {
+            let stale = replacement(companion, millis).await;
+            assert_ne!(stale, Some(true), "a stale read {millis} ms after the change began, beside {companion:?}");
+            overtaken += u32::from(stale.is_some());
+        }
+        assert!(overtaken >= 2, "with {companion:?}, another leader was elected in only {overtaken} schedules");
     }
 }

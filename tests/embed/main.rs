@@ -7,6 +7,7 @@ mod example;
 mod guest;
 mod leaks;
 mod local;
+mod members;
 mod mounted;
 #[path = "../support/plain_http.rs"]
 mod plain_http;

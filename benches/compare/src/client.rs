@@ -1,9 +1,22 @@
 //! The operations that all three systems have, as one client.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// An answer that breaks a promise of the system. A repetition does not excuse it.
+#[derive(Debug)]
+pub struct WrongAnswer(pub String);
+
+impl fmt::Display for WrongAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongAnswer {}
 
 /// The ttl of leases and sessions that no workload lets expire.
 pub const TTL: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, Result};
+use crate::client::{Client, Result, WrongAnswer};
 
 /// Time before the measurement, for caches and connections.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -14,8 +14,6 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const CLOCK_TICK: Duration = Duration::from_millis(10);
 /// Number of names that each client uses in turn.
 const NAMES: usize = 1000;
-/// The name that all clients read.
-const READ_NAME: &str = "read";
 
 #[derive(Clone, Copy)]
 pub enum Operation {
@@ -49,7 +47,7 @@ struct Record {
 
 pub async fn run<C: Client>(operation: Operation, plan: &Plan) -> Result<Value> {
     let mut reader = C::connect(&C::link(&plan.nodes[0]).await?).await?;
-    let current = reader.acquire(READ_NAME).await?;
+    let current = reader.acquire(&read_name()).await?;
     let clients = connect::<C>(plan).await?;
     let from = Instant::now() + WARM_UP;
     let period = Period { from, until: from + plan.time };
@@ -70,7 +68,7 @@ pub async fn run<C: Client>(operation: Operation, plan: &Plan) -> Result<Value> 
             tokens = Some(tokens.map_or((first, last), |known| (known.0.min(first), known.1.max(last))));
         }
     }
-    reader.release(READ_NAME, current).await?;
+    reader.release(&read_name(), current).await?;
     reader.close().await?;
     let count = latencies.len();
     if count == 0 {
@@ -88,6 +86,11 @@ pub async fn run<C: Client>(operation: Operation, plan: &Plan) -> Result<Value> 
     });
     result.as_object_mut().expect("a JSON object").extend(percentiles(latencies));
     Ok(result)
+}
+
+/// The name that all clients read. A run that failed can leave its names held, so each run has other names.
+fn read_name() -> String {
+    format!("read-{}", std::process::id())
 }
 
 /// Connects the clients to the nodes in turn.
@@ -117,8 +120,9 @@ async fn work<C: Client>(
     period: Period,
 ) -> Result<Record> {
     let mut record = Record::default();
+    let (run, read_name) = (std::process::id(), read_name());
     if let Operation::Renewal = operation {
-        client.hold(&format!("held-{id}")).await?;
+        client.hold(&format!("held-{run}-{id}")).await?;
     }
     for turn in 0.. {
         let start = Instant::now();
@@ -127,7 +131,7 @@ async fn work<C: Client>(
         }
         let latency = match operation {
             Operation::Pair => {
-                let name = format!("pair-{id}-{}", turn % NAMES);
+                let name = format!("pair-{run}-{id}-{}", turn % NAMES);
                 let token = client.acquire(&name).await?;
                 let latency = start.elapsed();
                 record.note_token(token)?;
@@ -139,9 +143,10 @@ async fn work<C: Client>(
                 start.elapsed()
             }
             Operation::Read => {
-                let token = client.read(READ_NAME).await?;
+                let token = client.read(&read_name).await?;
                 if token != current {
-                    return Err(format!("a read returned the grant {token}: expected {current}").into());
+                    let error = format!("a read returned the grant {token}: expected {current}");
+                    return Err(WrongAnswer(error).into());
                 }
                 start.elapsed()
             }
@@ -159,7 +164,7 @@ impl Record {
     fn note_token(&mut self, token: u64) -> Result<()> {
         let (first, last) = self.tokens.unwrap_or((token, 0));
         if token <= last {
-            return Err(format!("the grant {token} follows the grant {last}").into());
+            return Err(WrongAnswer(format!("the grant {token} follows the grant {last}")).into());
         }
         self.tokens = Some((first, token));
         Ok(())

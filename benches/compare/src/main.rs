@@ -7,7 +7,8 @@
 //! tenure-compare SYSTEM failover --nodes B,C --leader-pid P
 //! ```
 //!
-//! SYSTEM is `tenure`, `etcd` or `zookeeper`. The result is one line of JSON. The script starts the nodes.
+//! SYSTEM is `tenure`, `etcd` or `zookeeper`. The result is one line of JSON. The script starts the nodes. Exit codes: 0 done,
+//! 1 a request failed, 3 an answer was wrong.
 
 mod client;
 mod etcd;
@@ -28,26 +29,27 @@ mod zookeeper;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::Path;
+use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use client::{Client, Result};
+use client::{Client, Result, WrongAnswer};
 use load::{Operation, Plan};
 
 /// Two threads, as in `cargo bench`. The nodes share the processors with this program.
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() -> std::process::ExitCode {
+async fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match run(&words).await {
         Ok(result) => {
             println!("{result}");
-            std::process::ExitCode::SUCCESS
+            ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("tenure-compare {}: {error}", words.join(" "));
-            std::process::ExitCode::FAILURE
+            ExitCode::from(if error.is::<WrongAnswer>() { 3 } else { 1 })
         }
     }
 }

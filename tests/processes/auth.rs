@@ -161,6 +161,8 @@ async fn access_control_is_set_up_with_a_few_commands() {
     {
         let (status, body) = guarded.status(1, Method::GET, path, None).await;
         assert_eq!(status, if open { StatusCode::OK } else { StatusCode::UNAUTHORIZED }, "{path}: {body}");
+    guarded.run(&worker, "lease watch other/").await.refused("forbidden");
+    run_with(&guarded.cluster, None, "lease watch jobs/").await.refused("unauthenticated");
     }
     let shown: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
     assert_eq!(shown["enabled"], true);
@@ -371,6 +373,11 @@ async fn client_certificate_names_a_principal() {
 async fn token_wins_over_a_certificate() {
     let certified = Certified::start().await;
     certified.admin("auth role set worker --hold jobs/").await;
+        // The members must have agreed on the feature level of access control.
+        let began = Instant::now();
+        while certified.run("ops", "auth role set admin --admin").await.code != Some(0) {
+            assert!(began.elapsed() < SOON, "{:?}", certified.run("ops", "cluster status").await);
+        }
     certified.admin("auth principal set worker --role worker").await;
     let token = certified.admin("auth token create worker").await;
     let file = certified.0.folder().join("token");

@@ -55,6 +55,8 @@ impl Watch {
     /// # Errors
     ///
     /// - Refused as `compacted`: the cluster no longer keeps the next events. List the leases and start a new watch.
+    /// - Refused as `unauthenticated` or `forbidden`: each node has said so twice. The rights of a new token reach the nodes
+    ///   one heartbeat interval late.
     /// - Unavailable: no node opened a stream within the timeout of the [`Remote`]. The next call tries again.
     ///
     /// # Cancel safety
@@ -88,21 +90,41 @@ impl Watch {
         query.extend(self.position.map(|position| ("after", position.to_string())));
         // For each node, why its last attempt failed.
         let mut reasons = BTreeMap::new();
+        // The answers in a row with which access control refuses the caller, and the last of them.
+        let (mut denials, mut denied) = (0, None);
         for attempt in 0.. {
             let (index, endpoint) = at(&urls, first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
-            let why = match tokio::time::timeout(self.remote.budget.total, sent).await {
+            let refused = match tokio::time::timeout(self.remote.budget.total, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
                     endpoints.prefer(index);
                     return Ok(Box::pin(parse_events(chunks(response))));
                 }
-                Ok(Ok(response)) => refusal(response).await?,
-                Ok(Err(error)) => describe_error(endpoint, &error),
-                Err(_) => format!("{endpoint} did not answer within {:?}", self.remote.budget.total),
+                Ok(Ok(response)) => refusal(response).await,
+                Ok(Err(error)) => Refusal::Unavailable(describe_error(endpoint, &error)),
+                Err(_) => {
+                    Refusal::Unavailable(format!("{endpoint} did not answer within {:?}", self.remote.budget.total))
+                }
+            };
+            let why = match refused {
+                Refusal::Final(problem) => return Err(CallError::Refused(problem)),
+                Refusal::Denied(problem) => {
+                    denials += 1;
+                    denied.insert(problem).detail.clone()
+                }
+                Refusal::Unavailable(why) => {
+                    (denials, denied) = (0, None);
+                    why
+                }
             };
             reasons.insert(index, why);
-            if began.elapsed() >= self.remote.budget.total {
+            let is_over = began.elapsed() >= self.remote.budget.total;
+            let is_denied = denials >= 2 * urls.len() || (is_over && denials > attempt);
+            if let Some(problem) = denied.take_if(|_| is_denied) {
+                return Err(CallError::Refused(problem));
+            }
+            if is_over {
                 return Err(CallError::Unavailable(reasons.into_values().collect::<Vec<_>>().join("; ")));
             }
             if (attempt + 1) % urls.len() == 0 {
@@ -121,15 +143,25 @@ fn chunks(response: reqwest::Response) -> impl Stream<Item = Bytes> {
     })
 }
 
-/// Returns an error if the problem concerns the request. A problem of the node is returned as text for a later error.
-async fn refusal(response: reqwest::Response) -> Result<String, CallError> {
+/// Why a node opens no stream.
+enum Refusal {
+    /// All nodes answer like this.
+    Final(Box<Problem>),
+    /// Access control refuses the caller, by the state of this node.
+    Denied(Box<Problem>),
+    /// Another node may open a stream.
+    Unavailable(String),
+}
+
+async fn refusal(response: reqwest::Response) -> Refusal {
     let status = response.status();
     match response.json::<Problem>().await {
-        Ok(problem) if matches!(problem.code, Code::Compacted | Code::Invalid) => {
-            Err(CallError::Refused(Box::new(problem)))
-        }
-        Ok(problem) => Ok(problem.detail),
-        Err(_) => Ok(format!("the answer was {status}")),
+        Ok(problem) => match problem.code {
+            Code::Compacted | Code::Invalid => Refusal::Final(Box::new(problem)),
+            Code::Unauthenticated | Code::Forbidden => Refusal::Denied(Box::new(problem)),
+            _ => Refusal::Unavailable(problem.detail),
+        },
+        Err(_) => Refusal::Unavailable(format!("the answer was {status}")),
     }
 }
 

@@ -49,13 +49,23 @@ pub enum LogFormat {
 ///
 /// The filter is invalid, or the process already has a subscriber.
 pub fn log(filter: &str, format: LogFormat) -> Result<(), LogError> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| LogError(error.to_string()))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours());
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(with_audit(filter)?)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours());
     let installed = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     installed.map_err(|error| LogError(error.to_string()))
+}
+
+/// The filter with the audit log at each level. Only a directive for the target of the audit log turns it off.
+fn with_audit(filter: &str) -> Result<EnvFilter, LogError> {
+    // An empty filter means errors.
+    let filter = if filter.trim().is_empty() { "error" } else { filter };
+    // A later directive for the same target takes precedence.
+    EnvFilter::try_new(format!("tenure::audit=info,{filter}")).map_err(|error| LogError(error.to_string()))
 }
 
 /// Colours only on a terminal, and only if `NO_COLOR` is unset or empty (<https://no-color.org>).
@@ -113,5 +123,56 @@ impl Metrics {
             interval.tick().await;
             self.0.run_upkeep();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The messages that pass a filter, of these four.
+    fn passed(filter: &str) -> Vec<&'static str> {
+        let written = Written::default();
+        let writer = written.clone();
+        let builder = tracing_subscriber::fmt().with_env_filter(with_audit(filter).expect("a valid filter"));
+        let subscriber = builder.with_writer(move || writer.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(target: "tenure::audit", "one change");
+            tracing::error!(target: "tenure::node", "one error");
+            tracing::info!(target: "tenure::node", "one event");
+            tracing::debug!(target: "tenure::raft", "one detail");
+        });
+        let text = String::from_utf8(written.0.lock().clone()).expect("UTF-8");
+        let each = ["one change", "one error", "one event", "one detail"];
+        each.into_iter().filter(|message| text.contains(message)).collect()
+    }
+
+    #[test]
+    fn audit_log_does_not_depend_on_the_level() {
+        assert_eq!(passed("info,tenure::raft=debug"), ["one change", "one error", "one event", "one detail"]);
+        assert_eq!(passed("warn"), ["one change", "one error"]);
+        assert_eq!(passed("tenure=error"), ["one change", "one error"]);
+        assert_eq!(passed(""), ["one change", "one error"]);
+        assert_eq!(passed("off"), ["one change"]);
+        assert_eq!(passed("info,tenure::audit=off"), ["one error", "one event"]);
+        assert!(with_audit("tenure=loud").is_err());
     }
 }

@@ -17,7 +17,7 @@ use crate::access::{AccessToken, Caller, Denied, Need, TokenHash};
 use crate::api::Code;
 use crate::node::{Node, Request, RequestError, Response};
 use crate::service;
-use crate::types::AccessName;
+use crate::types::{AccessName, Consistency};
 
 /// Failed attempts with an access token that an address may make in each [`WINDOW`].
 const MAX_FAILURES: u32 = 10;
@@ -105,6 +105,9 @@ impl Credentials {
         }
         if app.failures.is_exhausted(self.address, Instant::now()) {
             app.failures.limited.increment(1);
+            if app.failures.begins_to_refuse(self.address) {
+                self.write("-", "request", "", Err(Code::TooBusy));
+            }
             let detail = format!(
                 "too many requests with an unknown access token from this address: at most {MAX_FAILURES} in {} s",
                 WINDOW.as_secs()
@@ -134,12 +137,13 @@ impl Credentials {
         Err(self.audited("request", "", Err(Code::Unauthenticated), refused))
     }
 
-    /// Fails if the state of this node does not allow the caller to do this.
-    pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>) -> Result<(), ProblemResponse> {
+    /// Fails if the state of this node does not allow the caller to do this. The audit log has the refusal.
+    pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>, request: &Audited) -> Result<(), ProblemResponse> {
         let authorized = node.access_state().authorize(&self.caller, need);
         authorized.map(|_| ()).map_err(|denied| {
             let error = RequestError::Denied(denied);
             self.note(app, &error);
+            self.audit(node, request, Err(error.clone()));
             ProblemResponse::from(error)
         })
     }
@@ -158,17 +162,20 @@ impl Credentials {
         }
     }
 
-    /// Writes a line of the audit log for a change, and for any request that access control refuses.
-    pub fn audit(&self, node: &Node, request: &Audited, result: &Result<Response, RequestError>) {
+    /// Writes a line of the audit log for a change or a backup, and for any request that access control refuses.
+    /// A request that this node serves itself has no response.
+    pub fn audit(&self, node: &Node, request: &Audited, result: Result<Option<&Response>, RequestError>) {
         let access = node.access_state();
         if !access.is_enabled() && !request.is_access {
             return;
         }
+        let refusal = |response: &Response| service::refusal_code(&response.answer);
         let outcome = match result {
-            Ok(response) => service::refusal_code(&response.answer).map_or(Ok(()), Err),
-            Err(error) => Err(service::request_error(error.clone()).code),
+            Ok(response) => response.and_then(refusal).map_or(Ok(()), Err),
+            Err(error) => Err(service::request_error(error).code),
         };
-        let is_refused = matches!(outcome, Err(Code::Unauthenticated | Code::Forbidden));
+        // A renewal with the token of another principal is refused as lost.
+        let is_refused = matches!(outcome, Err(Code::Unauthenticated | Code::Forbidden | Code::Lost));
         if !request.is_listed && !is_refused {
             return;
         }
@@ -199,7 +206,7 @@ impl Credentials {
 pub(super) struct Audited {
     action: &'static str,
     subject: String,
-    /// A change. Renewals are too many, and change only the time.
+    /// A change or a backup. Renewals are too many, and change only the time.
     is_listed: bool,
     is_access: bool,
 }
@@ -209,6 +216,17 @@ impl Audited {
         let (action, subject) = request.summary();
         let is_access = matches!(request, Request::ChangeAccess(_));
         Audited { action, subject, is_listed: request.is_change() && action != "renew", is_access }
+    }
+
+    /// A request that is listed only if access control refuses it.
+    pub fn read(action: &'static str, subject: impl Into<String>) -> Audited {
+        Audited { action, subject: subject.into(), is_listed: false, is_access: false }
+    }
+
+    /// A download of the whole state.
+    pub fn backup(consistency: Consistency) -> Audited {
+        let source = if consistency == Consistency::Stale { "stale" } else { "leader" };
+        Audited { is_listed: true, ..Audited::read("backup", source) }
     }
 }
 
@@ -224,6 +242,8 @@ pub(super) struct Failures {
 struct Attempts {
     since: Instant,
     count: u32,
+    /// Whether the audit log has the first refusal of this window.
+    is_listed: bool,
 }
 
 impl Failures {
@@ -249,9 +269,9 @@ impl Failures {
         let is_full = by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address);
         // `None` is the shared count.
         let address = address.filter(|_| !is_full);
-        let attempts = by_address.entry(address).or_insert(Attempts { since: now, count: 0 });
+        let attempts = by_address.entry(address).or_insert(Attempts::begin(now));
         if attempts.is_over(now) {
-            *attempts = Attempts { since: now, count: 0 };
+            *attempts = Attempts::begin(now);
         }
         attempts.count += 1;
     }
@@ -262,9 +282,21 @@ impl Failures {
         let attempts = by_address.get(&address.filter(|_| !is_full));
         attempts.is_some_and(|attempts| attempts.count >= MAX_FAILURES && !attempts.is_over(now))
     }
+
+    /// Whether the refusal is the first one of its window. A flood must not fill the audit log.
+    fn begins_to_refuse(&self, address: Option<IpAddr>) -> bool {
+        let mut by_address = self.by_address.lock();
+        let is_full = by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address);
+        let attempts = by_address.get_mut(&address.filter(|_| !is_full));
+        attempts.is_some_and(|attempts| !std::mem::replace(&mut attempts.is_listed, true))
+    }
 }
 
 impl Attempts {
+    fn begin(now: Instant) -> Attempts {
+        Attempts { since: now, count: 0, is_listed: false }
+    }
+
     fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.since) >= WINDOW
     }
@@ -318,10 +350,12 @@ mod tests {
         failures.count(address(1), now);
         assert!(failures.is_exhausted(address(1), now));
         assert!(!failures.is_exhausted(address(2), now), "another address");
+        assert!(failures.begins_to_refuse(address(1)) && !failures.begins_to_refuse(address(1)), "listed once");
         assert!(failures.is_exhausted(address(1), now + Duration::from_millis(9_999)));
         assert!(!failures.is_exhausted(address(1), now + WINDOW));
         failures.count(address(1), now + WINDOW);
         assert!(!failures.is_exhausted(address(1), now + WINDOW), "a new window has one failure");
+        assert!(failures.begins_to_refuse(address(1)), "a new window is listed again");
     }
 
     #[test]

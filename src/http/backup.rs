@@ -8,7 +8,7 @@ use futures_util::stream;
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::auth::Credentials;
+use super::auth::{Audited, Credentials};
 use super::input::Params;
 use super::reads::ReadParams;
 use super::response::{self, ProblemResponse};
@@ -34,8 +34,11 @@ pub(super) async fn snapshot(
     Params(params): Params<ReadParams>,
 ) -> Result<Response, ProblemResponse> {
     let node = app.node()?;
-    credentials.authorize(&app, &node, &Need::Admin)?;
-    let backup = node.backup(params.consistency).await.map_err(|error| {
+    let audited = Audited::backup(params.consistency);
+    credentials.authorize(&app, &node, &Need::Admin, &audited)?;
+    let backup = node.backup(params.consistency).await;
+    credentials.audit(&node, &audited, backup.as_ref().map(|_| None).map_err(Clone::clone));
+    let backup = backup.map_err(|error| {
         let location = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         ProblemResponse::from(error).redirect_to(&location)
     })?;

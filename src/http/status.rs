@@ -5,7 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 
 use super::app::App;
-use super::auth::Credentials;
+use super::auth::{Audited, Credentials};
 use super::response;
 use super::response::ProblemResponse;
 use crate::access::Need;
@@ -17,7 +17,7 @@ use crate::service;
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
 pub(super) async fn cluster(State(app): State<App>, credentials: Credentials) -> Result<Response, ProblemResponse> {
     let node = app.node()?;
-    credentials.authorize(&app, &node, &Need::Principal)?;
+    credentials.authorize(&app, &node, &Need::Principal, &Audited::read("read", "cluster"))?;
     let cluster = service::cluster(node.status().await);
     let mut response = response::json(StatusCode::OK, "application/json", &cluster);
     response.headers_mut().insert(HeaderName::from_static(TERM_HEADER), HeaderValue::from(cluster.term));
@@ -61,7 +61,7 @@ pub(super) async fn metrics(State(app): State<App>, request: Request) -> Result<
     if let Some(node) = app.node.get().filter(|_| !app.settings.limits.public_metrics) {
         let (mut parts, _) = request.into_parts();
         let credentials = Credentials::from_request_parts(&mut parts, &app).await?;
-        credentials.authorize(&app, &node, &Need::Principal)?;
+        credentials.authorize(&app, &node, &Need::Principal, &Audited::read("read", "metrics"))?;
     }
     let render = app.settings.metrics.as_ref().expect("the route exists only with a renderer");
     Ok(response::with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()))

@@ -27,7 +27,7 @@ use utoipa::IntoParams;
 
 use super::admission::Permit;
 use super::app::App;
-use super::auth::Credentials;
+use super::auth::{Audited, Credentials};
 use super::input::Params;
 use super::observe::GaugeGuard;
 use super::response;
@@ -76,7 +76,7 @@ pub(super) async fn watch(
     let node = app.node()?;
     // Subscribed before the check, so that no later change is missed.
     let access = node.access_changes();
-    credentials.authorize(&app, &node, &Need::Prefix(&params.prefix))?;
+    credentials.authorize(&app, &node, &Need::Prefix(&params.prefix), &Audited::read("watch", &params.prefix))?;
     let last_seen = headers.get("last-event-id").map(|id| id.to_str().unwrap_or("?"));
     let after = last_seen.or(params.after.as_deref()).map(str::parse::<EventId>).transpose();
     let after = after.map_err(|error| ProblemResponse::invalid(format!("after: {error}")))?;

@@ -201,6 +201,8 @@ pub(crate) fn refusal_code(answer: &Answer) -> Option<Code> {
         Answer::Outcome(Outcome::Refused(_)) | Answer::WaitTimeout | Answer::WaitAbandoned => {
             Some(refused(answer.clone()).code)
         }
+        // A request may renew several leases.
+        Answer::Outcome(Outcome::Renewed(renewed)) => renewed.iter().any(Result::is_err).then_some(Code::Lost),
         _ => None,
     }
 }

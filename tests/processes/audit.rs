@@ -1,0 +1,207 @@
+//! The audit log of nodes, and the places where no secret may appear: logs at each level and in each format, errors,
+//! metrics, and the command lines of processes.
+
+use std::fs;
+use std::time::Instant;
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use tenure::types::Consistency;
+
+use crate::auth::{Guarded, run_with, until_allowed};
+use crate::cluster::{Cluster, NODES, SOON};
+use crate::process::{Process, tenure};
+use crate::steady::strict;
+
+strict!(audit_log_has_each_change_and_refusal, secrets_are_in_no_log);
+
+/// A line of the audit log: principal, action, subject and outcome.
+type Line = [String; 4];
+
+fn line(principal: &str, action: &str, subject: &str, outcome: &str) -> Line {
+    [principal, action, subject, outcome].map(str::to_owned)
+}
+
+/// The audit log in the output of a node, as text or as JSON.
+fn audit_log(said: &str) -> Vec<Line> {
+    let of_text = |text: &str| {
+        let field = |name: &str| {
+            let value = text.split_once(&format!(" {name}=\""))?.1.split_once('"')?.0;
+            Some(value.to_owned())
+        };
+        assert_eq!(field("address")?, "127.0.0.1", "{text}");
+        Some([field("principal")?, field("action")?, field("subject")?, field("outcome")?])
+    };
+    let of_json = |json: &Value| {
+        let field = |name: &str| Some(json[name].as_str()?.to_owned());
+        assert_eq!(field("address")?, "127.0.0.1", "{json}");
+        Some([field("principal")?, field("action")?, field("subject")?, field("outcome")?])
+    };
+    let lines = said.lines().filter(|line| line.contains("tenure::audit"));
+    let read = lines.map(|line| match serde_json::from_str::<Value>(line) {
+        Ok(json) => of_json(&json).unwrap_or_else(|| panic!("a field is missing: {line}")),
+        Err(_) => of_text(line).unwrap_or_else(|| panic!("a field is missing: {line}")),
+    });
+    read.collect()
+}
+
+/// Three nodes with access control. The first one writes JSON and only warnings, the others write all that they can.
+async fn guarded() -> Guarded {
+    let mut cluster = Cluster::new("").await;
+    let config = cluster.config().to_owned();
+    cluster.variables = vec![("TENURE_LOG_FORMAT", "json".to_owned()), ("TENURE_LOG", "warn".to_owned())];
+    cluster.launch(1);
+    cluster.variables = vec![("TENURE_LOG", "trace".to_owned())];
+    cluster.launch(2);
+    cluster.variables.clear();
+    let traced = cluster.process_with(3, &config, &["--log", "trace"]);
+    cluster.nodes.insert(3, traced);
+    for node in NODES {
+        cluster.ready(node).await;
+    }
+    Guarded::enable(cluster).await
+}
+
+async fn audit_log_has_each_change_and_refusal() {
+    let guarded = guarded().await;
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    let other = guarded.principal("other", "--hold jobs/").await;
+    let bearer = |token: &str| Some(format!("Bearer {token}"));
+    let token = guarded.run(&worker, "lease acquire jobs/a --holder h --ttl 60s").await.stdout;
+    for node in NODES {
+        for token in [&worker, &other, &guarded.root] {
+            until_allowed(&guarded.remote(token, node).with_consistency(Consistency::Stale)).await;
+        }
+        let (worker, root) = (bearer(&worker), bearer(&guarded.root));
+        let ask = async |path: &str, token: &Option<String>, expected: StatusCode| {
+            let (status, body) = guarded.status(node, Method::GET, path, token.as_deref()).await;
+            assert_eq!(status, expected, "{path}: {body}");
+        };
+        ask("/v1/watch?prefix=other/", &worker, StatusCode::FORBIDDEN).await;
+        ask("/v1/watch?prefix=jobs/", &None, StatusCode::UNAUTHORIZED).await;
+        ask("/v1/cluster/snapshot", &worker, StatusCode::FORBIDDEN).await;
+        ask("/v1/cluster", &None, StatusCode::UNAUTHORIZED).await;
+        ask("/metrics", &None, StatusCode::UNAUTHORIZED).await;
+        ask("/v1/leases/other", &worker, StatusCode::FORBIDDEN).await;
+        ask("/v1/cluster/snapshot?consistency=stale", &root, StatusCode::OK).await;
+        // These reads are allowed, and have no line.
+        ask("/v1/cluster", &worker, StatusCode::OK).await;
+        ask("/metrics", &worker, StatusCode::OK).await;
+    }
+    let held = format!("jobs/a --holder h --token {}", token.trim_end());
+    assert_eq!(guarded.run(&worker, &format!("lease renew {held}")).await.code, Some(0));
+    guarded.run(&other, &format!("lease renew {held}")).await.refused("lost");
+    assert_eq!(guarded.run(&worker, &format!("lease release {held}")).await.code, Some(0));
+    guarded.run(&worker, "lease acquire other --holder h --ttl 60s").await.refused("forbidden");
+
+    let logs = NODES.map(|node| audit_log(&guarded.cluster.nodes[&node].said()));
+    for (node, log) in NODES.into_iter().zip(&logs) {
+        for expected in [
+            line("worker", "watch", "other/", "forbidden"),
+            line("-", "watch", "jobs/", "unauthenticated"),
+            line("worker", "backup", "leader", "forbidden"),
+            line("-", "read", "cluster", "unauthenticated"),
+            line("-", "read", "metrics", "unauthenticated"),
+            line("root", "backup", "stale", "ok"),
+        ] {
+            let count = log.iter().filter(|found| **found == expected).count();
+            assert_eq!(count, 1, "node {node}: {expected:?} in {log:#?}");
+        }
+        let refused = |found: &&Line| found[0] == "worker" && found[1] == "read" && found[3] == "forbidden";
+        assert_eq!(log.iter().filter(refused).count(), 1, "node {node}: the read of a lease in {log:#?}");
+        assert!(!log.iter().any(|found| found[1] == "read" && found[3] == "ok"), "node {node}: {log:#?}");
+    }
+    let all = logs.concat();
+    for expected in [
+        line("worker", "acquire", "jobs/a", "ok"),
+        line("other", "renew", "jobs/a", "lost"),
+        line("worker", "release", "jobs/a", "ok"),
+        line("worker", "acquire", "other", "forbidden"),
+    ] {
+        assert!(all.contains(&expected), "no {expected:?} in {all:#?}");
+    }
+    assert!(!all.contains(&line("worker", "renew", "jobs/a", "ok")), "renewals are too many: {all:#?}");
+    assert!(all.iter().any(|found| found[0] == "root" && found[1] == "change access" && found[3] == "ok"), "{all:#?}");
+}
+
+/// The command lines of all processes of this machine.
+fn command_lines() -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("Linux").flatten();
+    let read = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    read.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect()
+}
+
+async fn secrets_are_in_no_log() {
+    let guarded = guarded().await;
+    let worker = guarded.principal("worker", "--hold jobs/").await;
+    let secrets = [&worker, &guarded.root].map(|token| token[7..39].to_owned());
+    let mut texts: Vec<(String, String)> = Vec::new();
+    let broken = format!("{}0", &worker[..worker.len() - 1]);
+    let unknown = format!("tenure_{}c097aaa3", "a7".repeat(32));
+    for (token, command, is_refused) in [
+        (&worker, "lease acquire jobs/a --holder h --ttl 60s", false),
+        (&worker, "lease acquire other --holder h --ttl 60s", true),
+        (&worker, "lease acquire other --holder h --ttl 60s -o json", true),
+        (&worker, "auth status", true),
+        (&worker, "snapshot save backup", true),
+        (&worker, "lease watch other/", true),
+        (&broken, "lease get jobs/a", true),
+        (&unknown, "lease get jobs/a -o json", true),
+        (&guarded.root, "auth status -o json", false),
+        (&guarded.root, "auth token revoke 0123456789abcdef", true),
+        (&guarded.root, "auth principal remove root", true),
+    ] {
+        let output = run_with(&guarded.cluster, Some(token), command).await;
+        assert_eq!(output.code != Some(0), is_refused, "{command}: {output:?}");
+        texts.push((format!("stdout of {command}"), output.stdout));
+        texts.push((format!("stderr of {command}"), output.stderr));
+    }
+    for node in NODES {
+        let bearer = format!("Bearer {}", guarded.root);
+        let (status, metrics) = guarded.status(node, Method::GET, "/metrics", Some(&bearer)).await;
+        assert_eq!(status, StatusCode::OK, "{metrics}");
+        texts.push((format!("metrics of node {node}"), metrics));
+    }
+    // A command under a lease, with its token in the environment and in a file.
+    let file = guarded.cluster.folder().join("worker.token");
+    fs::write(&file, &worker).expect("writable");
+    let run = |name: &str, variable: (&str, &str), options: &[&str]| {
+        let mut command = tenure();
+        command.args(["run", name, "--ttl", "10s"]).args(options).args(["--", "sh", "-c", "echo begun; sleep 60"]);
+        command.env("TENURE_ENDPOINTS", guarded.cluster.client.endpoints()).env(variable.0, variable.1);
+        Process::start(&format!("tenure run {}", name.replace('/', " ")), command, guarded.cluster.folder())
+    };
+    let path = file.to_str().expect("UTF-8");
+    let mut runs = [
+        run("jobs/environment", ("TENURE_ACCESS_TOKEN", &worker), &[]),
+        run("jobs/variable", ("TENURE_ACCESS_TOKEN_FILE", path), &[]),
+        run("jobs/option", ("LANG", "C"), &["--access-token-file", path]),
+    ];
+    for run in &mut runs {
+        let began = Instant::now();
+        while !run.printed().contains("begun") {
+            assert!(run.is_running() && began.elapsed() < SOON, "{}", run.said());
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    let lines = command_lines();
+    for part in ["run jobs/environment", "run-guard", "sh -c echo begun", "serve --config"] {
+        assert!(lines.iter().any(|line| line.contains(part)), "no process {part:?} in {lines:#?}");
+    }
+    texts.push(("command lines".to_owned(), lines.join("\n")));
+    for run in runs {
+        texts.push(("stderr of tenure run".to_owned(), run.said()));
+    }
+    for (node, process) in &guarded.cluster.nodes {
+        let said = process.said();
+        let level = if *node == 1 { "\"target\":\"tenure::audit\"" } else { "TRACE" };
+        assert!(said.contains(level), "node {node} has no line with {level}");
+        texts.push((format!("log of node {node}"), said));
+    }
+    for (source, text) in &texts {
+        for secret in &secrets {
+            let found = text.lines().find(|line| line.contains(secret.as_str()));
+            assert!(found.is_none(), "a secret is in the {source}: {found:?}");
+        }
+    }
+}

@@ -25,6 +25,7 @@ use super::duration;
 use super::failure::Failure;
 use crate::api::Problem;
 use crate::config::{Config, NodeEntry};
+use crate::peer;
 use crate::tls::{ClientTls, TlsError};
 
 /// Largest answer, in bytes.
@@ -80,7 +81,7 @@ fn certificates(config: &Config, entry: &NodeEntry) -> Result<Option<ClientTls>,
 
 async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result<(), String> {
     let address = &entry.listen_http;
-    let at = bound(address).await.map_err(|error| format!("cannot resolve {address}: {error}"))?;
+    let all = bound(address).await.map_err(|error| format!("cannot resolve {address}: {error}"))?;
     // The certificate of the node has the host of `http`, which may be an address of another machine, or have no
     // address inside a container.
     let host = entry.http.rsplit_once(':').map_or(&*entry.http, |(host, _)| host);
@@ -88,7 +89,9 @@ async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result
         Check::Live => "/livez",
         Check::Ready => "/readyz",
     };
-    let (status, body) = connect(at, host, path, tls).await.map_err(|error| format!("{at}: {error}"))?;
+    let stream = peer::connect_any(all).await.map_err(|error| format!("{address}: {error}"))?;
+    let at = stream.peer_addr().map_err(|error| format!("{address}: {error}"))?;
+    let (status, body) = send(stream, host, path, tls).await.map_err(|error| format!("{at}: {error}"))?;
     if status.is_success() {
         return Ok(());
     }
@@ -99,13 +102,12 @@ async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends one request to the node.
-async fn connect(
-    at: SocketAddr,
+async fn send(
+    stream: TcpStream,
     host: &str,
     path: &str,
     tls: Option<&ClientTls>,
 ) -> Result<(StatusCode, Bytes), BoxError> {
-    let stream = TcpStream::connect(at).await?;
     let Some(tls) = tls else { return get(stream, host, path).await };
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
     get(TlsConnector::from(Arc::new(tls.config())).connect(name, stream).await?, host, path).await
@@ -129,16 +131,18 @@ async fn get(
     answered
 }
 
-/// The address at which this machine reaches a listener.
-async fn bound(address: &str) -> io::Result<SocketAddr> {
-    let mut at = lookup_host(address).await?.next().ok_or(io::ErrorKind::NotFound)?;
-    if at.ip().is_unspecified() {
-        at.set_ip(match at.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    Ok(at)
+/// The addresses at which this machine reaches a listener.
+async fn bound(address: &str) -> io::Result<Vec<SocketAddr>> {
+    let reached = |mut at: SocketAddr| {
+        if at.ip().is_unspecified() {
+            at.set_ip(match at.ip() {
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        at
+    };
+    Ok(lookup_host(address).await?.map(reached).collect())
 }
 
 #[cfg(test)]
@@ -151,7 +155,7 @@ mod tests {
             [("0.0.0.0:7101", "127.0.0.1:7101"), ("[::]:7101", "[::1]:7101"), ("10.0.0.1:7101", "10.0.0.1:7101")]
         {
             let expected: SocketAddr = expected.parse().expect("valid");
-            assert_eq!(bound(address).await.expect("no name to resolve"), expected);
+            assert_eq!(bound(address).await.expect("no name to resolve"), [expected]);
         }
     }
 }

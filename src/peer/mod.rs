@@ -4,6 +4,7 @@
 //! Callers use the trait [`Transport`]; [`TcpTransport`] implements it over TCP. The module `sim` has an implementation
 //! in memory.
 
+mod dial;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 mod listener;
@@ -27,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::types::NodeId;
 
+pub(crate) use dial::connect;
+#[cfg(feature = "cli")]
+pub(crate) use dial::connect_any;
 pub use handshake::{Incarnations, PeerIdentity, Refusal};
 pub use listener::TcpPeerListener;
 pub use transport::TcpTransport;

@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::dial;
 use super::frame::{self, Frame, Kind};
 use super::handshake::{self, Incarnations, PeerIdentity};
 use super::{Lane, Payload, PeerError, Transport};
@@ -97,7 +97,7 @@ impl TcpTransport {
             return Err(not_sent("this node is shutting down".into()));
         }
         let attempt = async {
-            let stream = TcpStream::connect(address).await?;
+            let stream = dial::connect(address).await?;
             super::prepare(&stream)?;
             let mut stream = match &pool.tls {
                 Some(tls) => tls.connect_peer(stream, target).await?,
@@ -322,7 +322,7 @@ impl Drop for PendingCall<'_> {
 
 #[cfg(all(test, feature = "cli"))]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::task::JoinHandle;
 
     use super::*;

@@ -24,6 +24,7 @@ mod slow;
 #[path = "../support/steady.rs"]
 mod steady;
 
+mod addresses;
 mod audit;
 mod auth;
 mod bodies;

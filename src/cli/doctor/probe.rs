@@ -11,6 +11,7 @@ use super::clock::{Measured, Reading, measure};
 use crate::api::{Cluster, Code, Version};
 use crate::client::{CallError, Remote};
 use crate::clock::{Clock, SystemClock};
+use crate::peer;
 use crate::tls::Inspected;
 use crate::types::NodeId;
 
@@ -160,7 +161,7 @@ pub async fn reach_all(targets: Vec<Target>, access: &Access, limit: Duration) -
 
 async fn connect(target: &Target, limit: Duration) -> Result<(TcpStream, Duration), String> {
     let began = tokio::time::Instant::now();
-    match timeout(limit, TcpStream::connect(&target.address)).await {
+    match timeout(limit, peer::connect(&target.address)).await {
         Ok(Ok(stream)) => Ok((stream, began.elapsed())),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no connection within {limit:?}")),

@@ -1,12 +1,13 @@
 //! `tenure auth`.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::ClientArguments;
 use super::failure::Failure;
 use super::output::{self, Format};
 use crate::access::{AccessName, Right};
-use crate::api::{AccessControl, Permission};
+use crate::api::{AccessControl, Code, Permission, Principal, Problem, Timestamp};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -22,7 +23,7 @@ pub enum Command {
     /// Create principals, and give them roles
     #[command(subcommand)]
     Principal(PrincipalCommand),
-    /// Create and revoke access tokens
+    /// Create, list and revoke access tokens
     #[command(subcommand)]
     Token(TokenCommand),
 }
@@ -83,6 +84,12 @@ pub enum PrincipalCommand {
 
 #[derive(Subcommand)]
 pub enum TokenCommand {
+    /// List the ids of access tokens, of one principal or of all
+    List {
+        principal: Option<AccessName>,
+        #[command(flatten)]
+        client: ClientArguments,
+    },
     /// Create an access token of a principal, and print it; the cluster never shows it again
     Create {
         principal: AccessName,
@@ -91,7 +98,7 @@ pub enum TokenCommand {
     },
     /// Revoke an access token: no node accepts it any more
     Revoke {
-        /// The id from `tenure auth status`
+        /// The id from `tenure auth token list`
         id: String,
         #[command(flatten)]
         client: ClientArguments,
@@ -106,7 +113,11 @@ impl Command {
             Command::Principal(PrincipalCommand::Set { client, .. } | PrincipalCommand::Remove { client, .. }) => {
                 client
             }
-            Command::Token(TokenCommand::Create { client, .. } | TokenCommand::Revoke { client, .. }) => client,
+            Command::Token(
+                TokenCommand::List { client, .. }
+                | TokenCommand::Create { client, .. }
+                | TokenCommand::Revoke { client, .. },
+            ) => client,
         }
     }
 
@@ -139,6 +150,9 @@ pub async fn run(command: Command) -> Result<(), Failure> {
             remote.set_principal(&principal, &role).await?
         }
         Command::Principal(PrincipalCommand::Remove { principal, .. }) => remote.remove_principal(&principal).await?,
+        Command::Token(TokenCommand::List { principal, .. }) => {
+            return list(&remote.access().await?, principal.as_ref(), format);
+        }
         Command::Token(TokenCommand::Create { principal, .. }) => {
             let created = remote.create_token(&principal).await?;
             return match format {
@@ -154,6 +168,36 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     match format {
         Format::Json => output::json(&state),
         Format::Table => show(&state),
+    }
+}
+
+/// A token in a list.
+#[derive(Serialize)]
+struct Listed<'a> {
+    id: &'a str,
+    principal: &'a str,
+    created_at: Timestamp,
+}
+
+fn tokens_of(owner: &Principal) -> impl Iterator<Item = Listed<'_>> {
+    owner.tokens.iter().map(|token| Listed { id: &token.id, principal: &owner.name, created_at: token.created_at })
+}
+
+/// Prints the tokens of one principal, or of all.
+fn list(state: &AccessControl, principal: Option<&AccessName>, format: Format) -> Result<(), Failure> {
+    let is_wanted = |owner: &&Principal| principal.is_none_or(|wanted| wanted.as_str() == owner.name);
+    let owners: Vec<&Principal> = state.principals.iter().filter(is_wanted).collect();
+    if let (Some(principal), true) = (principal, owners.is_empty()) {
+        let detail = format!("no principal {principal} exists");
+        return Err(Failure::Refused(Box::new(Problem::new(Code::NotFound, detail))));
+    }
+    let tokens: Vec<Listed<'_>> = owners.into_iter().flat_map(tokens_of).collect();
+    match format {
+        Format::Json => output::json(&tokens),
+        Format::Table => {
+            let row = |token: &Listed<'_>| vec![token.id.into(), token.principal.into(), token.created_at.to_string()];
+            output::table(&["TOKEN", "PRINCIPAL", "CREATED"], tokens.iter().map(row))
+        }
     }
 }
 

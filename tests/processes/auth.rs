@@ -23,6 +23,7 @@ strict!(
     revoked_token_stops_on_each_node_at_once,
     administrator_cannot_lock_itself_out,
     lost_administrator_is_replaced_at_a_node,
+    tokens_are_listed_without_their_secrets,
     unknown_tokens_are_limited_per_address,
     client_certificate_names_a_principal,
     reached_cluster_serves_only_identified_clients,
@@ -304,6 +305,30 @@ async fn lost_administrator_is_replaced_at_a_node() {
     let said = guarded.cluster.node(follower).said();
     assert_eq!(said.matches("access control is off").count(), 1, "{said}");
     run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
+}
+
+async fn tokens_are_listed_without_their_secrets() {
+    let guarded = Guarded::start("").await;
+    let first = guarded.principal("worker", "--hold jobs/").await;
+    guarded.admin("auth token create worker").await;
+    let json: Value = serde_json::from_str(&guarded.admin("auth token list -o json").await).expect("JSON");
+    let owners: Vec<&str> =
+        json.as_array().expect("an array").iter().filter_map(|token| token["principal"].as_str()).collect();
+    assert_eq!(owners, ["root", "worker", "worker"], "{json}");
+    let json: Value = serde_json::from_str(&guarded.admin("auth token list worker -o json").await).expect("JSON");
+    let ids: Vec<&str> = json.as_array().expect("an array").iter().filter_map(|token| token["id"].as_str()).collect();
+    assert!(ids.len() == 2 && ids.iter().all(|id| id.len() == 16), "{json}");
+    assert!(json[0]["created_at"].as_str().is_some_and(|at| at.ends_with('Z')), "{json}");
+    let table = guarded.admin("auth token list worker").await;
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines.len() == 3 && lines[0].trim_start().starts_with("TOKEN"), "{table}");
+    assert!(ids.iter().all(|id| table.contains(id)) && !table.contains("root"), "{table}");
+    assert!(!format!("{table}{json}").contains(&first[7..39]), "a secret");
+    guarded.run(&first, "auth token list").await.refused("forbidden");
+    // Revoke takes an id of the list.
+    guarded.admin(&format!("auth token revoke {}", ids[0])).await;
+    assert_eq!(guarded.admin("auth token list worker").await.lines().count(), 2);
+    guarded.run(&guarded.root, "auth token list stranger").await.refused("not_found");
 }
 
 async fn unknown_tokens_are_limited_per_address() {

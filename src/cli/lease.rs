@@ -144,7 +144,8 @@ pub struct List {
     /// Show only leases of this holder
     #[arg(long)]
     holder: Option<HolderId>,
-    /// Show only these states, separated by commas: active, renewed, expired, released, revoked, handed_over
+    /// Show only these states, separated by commas: active, renewed, expired, released, revoked, handed_over,
+    /// restored
     #[arg(long, default_value = "active", value_name = "STATES")]
     state: String,
     /// Show leases in all states; the cluster keeps ended leases for a limited time

@@ -39,6 +39,7 @@ mod signals;
 mod snapshot;
 mod tls;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -222,6 +223,7 @@ pub fn main() -> ExitCode {
         Command::Member(command) => command.output(),
         Command::Snapshot(command) => command.output(),
         Command::Auth(command) => command.output(),
+        Command::Config(command) => command.output(),
         Command::Doctor(arguments) => arguments.output,
         _ => Format::Table,
     };
@@ -260,6 +262,9 @@ pub fn main() -> ExitCode {
 
 /// Prints a usage error, or the requested help.
 fn report_usage(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && asks_for_json(std::env::args_os().skip(1)) {
+        return Failure::Usage(summary(&error.to_string())).report(Format::Json);
+    }
     // Fails if the output is closed.
     let _ = error.print();
     match error.use_stderr() {
@@ -270,6 +275,23 @@ fn report_usage(error: &clap::Error) -> ExitCode {
         }
         true => ExitCode::from(2),
     }
+}
+
+/// Whether an invalid command line asks for JSON. `run` and `elect` have no output format: their words belong to a command.
+fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    let words: Vec<OsString> = words.collect();
+    if words.first().is_some_and(|word| word == "run" || word == "elect") {
+        return false;
+    }
+    let is_pair = |pair: &[OsString]| (pair[0] == "-o" || pair[0] == "--output") && pair[1] == "json";
+    words.windows(2).any(is_pair)
+        || words.iter().any(|word| ["-ojson", "-o=json", "--output=json"].contains(&&*word.to_string_lossy()))
+}
+
+/// The first paragraph of a usage error, on one line. The others show the usage.
+fn summary(error: &str) -> String {
+    let paragraph = error.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command, with the traces that the environment configures.
@@ -303,5 +325,25 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_found_in_an_invalid_command_line() {
+        let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
+        for line in ["lease get -o json", "lease get -ojson", "lease -o=json", "--output=json", "get --output json a"] {
+            assert!(asks(line), "{line}");
+        }
+        for line in ["lease get", "lease get json -o", "lease get -o table", "run jobs -- kubectl get -o json", ""] {
+            assert!(!asks(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn summary_is_the_first_paragraph() {
+        let missing = Cli::try_parse_from(["tenure", "lease", "acquire", "-o", "json"]).err().expect("two are missing");
+        let expected = "the following required arguments were not provided: --holder <HOLDER> <NAME>";
+        assert_eq!(summary(&missing.to_string()), expected);
+        let unknown = Cli::try_parse_from(["tenure", "lease", "list", "--nonsense"]).err().expect("no such option");
+        assert_eq!(summary(&unknown.to_string()), "unexpected argument '--nonsense' found");
     }
 }

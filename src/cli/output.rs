@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
@@ -17,6 +17,14 @@ pub enum Format {
     Table,
     /// JSON, one value per line
     Json,
+}
+
+/// The output format of a command that sends no request.
+#[derive(Args, Clone, Copy)]
+pub struct OutputArgument {
+    /// Output format
+    #[arg(short, long, default_value = "table")]
+    pub output: Format,
 }
 
 /// Writes text to stdout.

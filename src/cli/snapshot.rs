@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
 
 use super::failure::Failure;
-use super::output::{self, Format};
+use super::output::{self, Format, OutputArgument};
 use super::{ClientArguments, duration};
 use crate::backup::{self, BackupError, BackupInfo, LostHolders, NewFile, RestoreError, RestoreOptions};
 use crate::config::Config;
@@ -35,14 +36,15 @@ pub enum Command {
     Inspect {
         /// The file
         file: PathBuf,
-        /// Output format
-        #[arg(short, long, default_value = "table")]
-        output: Format,
+        #[command(flatten)]
+        format: OutputArgument,
     },
     /// Check a backup: its checksum and every record
     Check {
         /// The file
         file: PathBuf,
+        #[command(flatten)]
+        format: OutputArgument,
     },
     /// Start a new cluster from a backup: fill the empty directory of its first node
     #[command(after_help = RESTORE_HELP)]
@@ -82,6 +84,8 @@ pub struct Restore {
     /// The highest token that the lost cluster can have granted, if the clock cannot tell
     #[arg(long, value_name = "TOKEN")]
     above: Option<FencingToken>,
+    #[command(flatten)]
+    format: OutputArgument,
 }
 
 impl Command {
@@ -89,8 +93,9 @@ impl Command {
     pub fn output(&self) -> Format {
         match self {
             Command::Save { client, .. } => client.output,
-            Command::Inspect { output, .. } => *output,
-            Command::Check { .. } | Command::Restore(_) => Format::Table,
+            Command::Inspect { format, .. }
+            | Command::Check { format, .. }
+            | Command::Restore(Restore { format, .. }) => format.output,
         }
     }
 }
@@ -104,9 +109,12 @@ pub async fn run(command: Command) -> Result<(), Failure> {
             };
             show(&save(&file, force, consistency, &client).await?, client.output)
         }
-        Command::Inspect { file, output } => show(&backup::inspect(file)?, output),
-        Command::Check { file } => {
+        Command::Inspect { file, format } => show(&backup::inspect(file)?, format.output),
+        Command::Check { file, format } => {
             backup::verify(&file)?;
+            if format.output == Format::Json {
+                return output::json(&json!({"file": file.display().to_string(), "valid": true}));
+            }
             eprintln!("{}: valid", file.display());
             Ok(())
         }
@@ -134,13 +142,21 @@ fn restore(arguments: Restore) -> Result<(), Failure> {
     let holders = arguments.grant_after.map_or(LostHolders::Stopped, LostHolders::StopWithin);
     let options = RestoreOptions { above: arguments.above, ..RestoreOptions::new(holders) };
     let restored = Node::builder_from(&config, arguments.node).restore(&arguments.file, options)?;
+    let grant_after_ms = arguments.grant_after.map(|time| time.as_millis() as u64);
+    if arguments.format.output == Format::Json {
+        return output::json(&json!({
+            "cluster": config.cluster, "node": arguments.node, "from_cluster": restored.from_cluster,
+            "ended": restored.ended, "dropped": restored.dropped, "above": restored.above,
+            "grant_after_ms": grant_after_ms,
+        }));
+    }
     eprintln!(
         "restored node {} of cluster {} from a backup of cluster {}: {} leases ended, {} waiters removed, new tokens are \
          above {}",
         arguments.node, config.cluster, restored.from_cluster, restored.ended, restored.dropped, restored.above
     );
-    if let Some(time) = arguments.grant_after {
-        let time = duration::show(time.as_millis() as u64);
+    if let Some(ms) = grant_after_ms {
+        let time = duration::show(ms);
         eprintln!("the cluster grants no lease until it has run for {time}");
     }
     Ok(())

@@ -23,6 +23,7 @@ strict!(
     watch_without_a_cluster_tries_again,
     list_shows_more_leases_than_one_page,
     errors_are_problem_documents_with_json,
+    configurations_and_backups_are_shown_as_json,
     watch_shows_the_position_that_after_takes,
     stale_read_works_without_a_majority,
     survivor_reports_the_loss_of_the_quorum,
@@ -358,6 +359,11 @@ async fn errors_are_problem_documents_with_json() {
         ("lease renew service/leader --holder b --token 5", 6, "lost"),
         ("lease get nothing", 7, "not_found"),
         ("lease acquire jobs --holder a --ttl 1ms", 2, "invalid"),
+        ("lease acquire jobs", 2, "invalid"),
+        ("lease list --nonsense", 2, "invalid"),
+        ("config check nowhere.toml", 2, "invalid"),
+        ("snapshot check nowhere.backup", 1, "failed"),
+        ("snapshot restore nowhere.backup --config nowhere.toml --node 1 --holders-stopped", 2, "invalid"),
         (&nowhere, 4, "unavailable"),
     ] {
         let failed = run(&cluster, &format!("{command} -o json")).await;
@@ -366,6 +372,29 @@ async fn errors_are_problem_documents_with_json() {
         assert_eq!(problem["code"], code, "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{problem}");
     }
+}
+
+async fn configurations_and_backups_are_shown_as_json() {
+    let cluster = Cluster::start("").await;
+    let config = cluster.config().display().to_string();
+    let shown = json(&cluster, &format!("config check {config}")).await;
+    assert_eq!((&shown["cluster"], &shown["nodes"][2]["id"]), (&"test".into(), &3.into()), "{shown}");
+    assert_eq!(shown["warnings"].as_array().map(Vec::len), Some(0), "{shown}");
+    let token = cluster.client.acquire("jobs", "a", 60_000).await;
+    let backup = cluster.folder().join("a.backup").display().to_string();
+    json(&cluster, &format!("snapshot save {backup}")).await;
+    let checked = json(&cluster, &format!("snapshot check {backup}")).await;
+    assert_eq!((&checked["valid"], &checked["file"]), (&true.into(), &backup.as_str().into()), "{checked}");
+    let text = std::fs::read_to_string(&config).expect("a file");
+    let new = cluster.folder().join("new.toml");
+    let text = text.replace("cluster = \"test\"", "cluster = \"new\"").replace("\"data/", "\"new/");
+    std::fs::write(&new, text).expect("writable");
+    let restore = format!("snapshot restore {backup} --config {} --node 1 --grant-after 90s", new.display());
+    let restored = json(&cluster, &restore).await;
+    let found = [&restored["cluster"], &restored["from_cluster"], &restored["ended"], &restored["grant_after_ms"]];
+    assert_eq!(found, [&Value::from("new"), &"test".into(), &1.into(), &90_000.into()], "{restored}");
+    let above: u64 = restored["above"].as_str().and_then(|above| above.parse().ok()).expect("a token");
+    assert!(above > token, "{restored}");
 }
 
 async fn watch_shows_the_position_that_after_takes() {

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::backups;
 use super::disk::Disk;
 use super::members::{Change, ChangeKind};
 use super::network::{self, Cut, Network};
@@ -268,6 +269,11 @@ impl Cluster {
         (self.size as usize - 1) / 2
     }
 
+    /// The tenure binary.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// The folder of the run.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -499,6 +505,7 @@ fn write_config(file: &Path, folder: &Path, nodes: &[(u64, u64)], size: u64, tls
         writeln!(text, "data = {data:?}")?;
     }
     writeln!(text, "[raft]\n{SNAPSHOTS}{}", if size > 3 { SLOW_TIMINGS } else { "" })?;
+    text.push_str(backups::SECTION);
     if tls {
         text.push_str(TLS_SECTION);
     }
@@ -506,7 +513,7 @@ fn write_config(file: &Path, folder: &Path, nodes: &[(u64, u64)], size: u64, tls
 }
 
 /// Runs a command of the binary in a folder. Returns its output.
-fn tenure(binary: &Path, words: &[&str], folder: &Path, security: &Security) -> Result<String> {
+pub fn tenure(binary: &Path, words: &[&str], folder: &Path, security: &Security) -> Result<String> {
     let output = Command::new(std::path::absolute(binary)?)
         .args(words)
         .current_dir(folder)

@@ -22,6 +22,8 @@ use super::world::World;
 const SYNCS: usize = 200;
 /// The largest share of leases without a verdict: the log has a gap, or the search for an order was too hard.
 const MAX_UNJUDGED_PERCENT: u64 = 5;
+/// A run of this length must have a backup.
+const BACKED_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// The description of a run in its table.
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ pub struct Figures {
     pub members: BTreeSet<u64>,
     /// The nodes that the cluster removed.
     removed: u64,
+    /// The valid backups at the end.
+    pub backups: u64,
 }
 
 fn last_heard_words(heard: ExpiryDelivery) -> String {
@@ -139,6 +143,9 @@ impl Figures {
                  {delayed_queue_grants} waiters behind one; none of these may be 0"
             );
         }
+        if self.backups == 0 && self.lasted >= BACKED_UP_AFTER {
+            bail!("no backup after {:?}; the schedule asks for one every 2 s", self.lasted);
+        }
         let done =
             self.counts.iter().filter(|((_, outcome), _)| outcome == "done").map(|(_, count)| count).sum::<u64>();
         if done == 0 || self.watched == 0 || self.register.accepted == 0 {
@@ -170,6 +177,7 @@ impl Figures {
             ("carried out late", format!("{late}")),
             ("faults", format!("{faults}")),
             ("members", format!("{:?} at the end, {} removed", self.members, self.removed)),
+            ("backups checked", format!("{}, the newest one restored", self.backups)),
             ("leases judged", format!("{leases}, {too_hard} too hard to order, {unjudged} not known well enough")),
             ("transitions, at every watcher", format!("{}", self.watched)),
             ("writes at the register", format!("{accepted} accepted, {refused} refused as stale, {overlaps} overlaps")),
@@ -240,6 +248,7 @@ mod tests {
         figures.judged =
             Judged { leases: 40, counted: 9, infinite: 9, delays: 9, delayed_queue_grants: 9, ..Judged::default() };
         figures.register.accepted = 3;
+        (figures.backups, figures.lasted) = (1, BACKED_UP_AFTER);
         figures.planned(Kind::Kill);
         figures.happened(Kind::Kill);
         figures
@@ -249,7 +258,7 @@ mod tests {
     fn run_with_too_little_evidence_is_rejected() {
         good().check().expect("the run tested everything");
         type Worsen = fn(&mut Figures);
-        let worse: [(&str, Worsen); 11] = [
+        let worse: [(&str, Worsen); 12] = [
             ("a change of the members that removed no node", |figures| {
                 figures.planned(Kind::MemberReplace);
                 figures.happened(Kind::MemberReplace);
@@ -257,6 +266,7 @@ mod tests {
             ("a fault that never happened", |figures| figures.planned(Kind::Loss)),
             ("nothing done", |figures| figures.counts.clear()),
             ("nothing watched", |figures| figures.watched = 0),
+            ("no backup", |figures| figures.backups = 0),
             ("nothing written", |figures| figures.register.accepted = 0),
             ("too much too hard", |figures| figures.judged.too_hard = 3),
             ("too much unknown", |figures| figures.judged.unjudged = 3),

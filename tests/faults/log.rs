@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tenure::api::Event;
+use tenure::token::FencingToken;
 
 use super::judge::Transition;
 
@@ -30,17 +31,19 @@ pub struct Log {
     pending: BTreeMap<Position, Pending>,
     /// The number of transitions that all watchers received.
     pub complete: u64,
+    pub highest_token: Option<FencingToken>,
 }
 
 impl Log {
     pub fn new(watchers: usize) -> Log {
         let watchers = (0..watchers).map(|_| Watcher::default()).collect();
-        Log { names: HashMap::new(), watchers, pending: BTreeMap::new(), complete: 0 }
+        Log { names: HashMap::new(), watchers, pending: BTreeMap::new(), complete: 0, highest_token: None }
     }
 
     /// Records an event of a watcher. Fails if it contradicts an earlier event of this or of another watcher.
     pub fn saw(&mut self, watcher: usize, event: Event, at: Duration) -> Result<(), String> {
         let position = (event.index, event.part);
+        self.highest_token = self.highest_token.max(Some(event.token));
         let before = std::mem::replace(&mut self.watchers[watcher].at, position);
         if position <= before {
             return Err(format!("watcher {watcher} received {position:?} after {before:?}: {event:?}"));

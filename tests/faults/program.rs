@@ -9,6 +9,7 @@
 //! | `nemesis`, `members`, `run` | fault injection, changes of the members, and the episodes of a run |
 //! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | the users of the cluster |
 //! | `recorder`, `log`, `import`, `export` | requests, outcomes, and the transitions in the log |
+//! | `backups` | the check of scheduled backups, and a restore |
 //! | `judge`, `bounds`, `episodes` | the checks, one promise per file, and their use |
 //! | `figures`, `drawing`, `fault_window`, `machine` | the report |
 //!
@@ -16,6 +17,7 @@
 //! harness failed, 130 after an interrupt.
 
 mod arguments;
+mod backups;
 mod bounds;
 mod client;
 mod clocks;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tenure::clock::{Clock, SystemClock};
+use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
 use super::judge::history::{Ended, History, Operation, What};
@@ -53,6 +54,7 @@ pub struct Recorder {
     records: HashMap<LeaseName, LeaseRecord>,
     in_flight: BTreeMap<u64, usize>,
     highest: u64,
+    pub highest_token: Option<FencingToken>,
     pub progress: Progress,
     /// Counts of operations by kind and outcome.
     pub counts: BTreeMap<(&'static str, String), u64>,
@@ -74,6 +76,9 @@ impl Recorder {
         let PendingOperation { name, place, episode, floor } = pending;
         *self.in_flight.get_mut(&episode).expect("the operation began") -= 1;
         let now = now();
+        if let Ended::Held(token, _) = &ended {
+            self.highest_token = self.highest_token.max(Some(*token));
+        }
         let Some(record) = self.records.get_mut(&name) else { return Ok(()) };
         let what = word(&record.history.operations[place].what);
         *self.counts.entry((what, outcome(&ended))).or_default() += 1;

@@ -6,7 +6,7 @@
 //! and then the judge checks each lease.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::arguments::Run as Arguments;
+use super::backups;
 use super::client::{Client, Reply};
 use super::cluster::{Cluster, SPARE_HOSTS, Setup};
 use super::episodes::EpisodeJudge;
@@ -82,6 +83,8 @@ pub struct Run {
     /// The runtime of the clients. The driver has another runtime, whose thread is the parent of all processes.
     clients: Option<Runtime>,
     machine: Machine,
+    /// The folder that is kept after the run.
+    keep: PathBuf,
     /// Declared last: the other fields use the directory.
     _folder: RunDirectory,
 }
@@ -124,6 +127,7 @@ impl Run {
             tasks,
             clients: Some(clients),
             machine: Machine::watch(folder.path()),
+            keep: keep.to_owned(),
             _folder: folder,
             world,
         };
@@ -172,6 +176,7 @@ impl Run {
                 for how in self.targets.cluster.panics()? {
                     self.world.break_promise(Broken::of_cluster("nodes_live", how));
                 }
+                self.figures.backups = backups::check(&self.targets.cluster, &self.world, &self.keep).await?;
                 return Ok(());
             }
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 use rand::Rng;
 use rand::seq::IteratorRandom;
+use tenure::token::FencingToken;
 use tokio_util::sync::CancellationToken;
 
 use super::judge::Broken;
@@ -39,6 +40,11 @@ impl World {
             broken: Mutex::default(),
             stop: CancellationToken::new(),
         }
+    }
+
+    /// The highest token that a client or a watcher has seen.
+    pub fn highest_token(&self) -> Option<FencingToken> {
+        self.recorder.lock().highest_token.max(self.log.lock().highest_token)
     }
 
     pub fn random_host(&self, rng: &mut impl Rng) -> u64 {

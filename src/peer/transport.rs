@@ -153,7 +153,7 @@ impl Transport for TcpTransport {
     }
 
     async fn is_refused(&self, _: NodeId, address: &str) -> bool {
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, dial::connect(address)).await;
         matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 

@@ -34,10 +34,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let mut probes = STEPS_IN_A_LEASE;
         while !self.transport.is_refused(from, &info.peer).await {
             let (now, _) = self.requests.clock.reading();
-            let is_heard_again =
-                self.raft.last_contact().is_none_or(|heard| (heard.as_millis() as u64) < now - lost_at);
+            // A message from before the loss may still wait for the disk, and then counts as heard a little later.
+            let since = Duration::from_millis(now - lost_at).saturating_sub(turns.step);
+            let is_heard_again = self.raft.last_contact().is_none_or(|heard| heard < since);
             probes -= 1;
-            if is_heard_again || probes == 0 {
+            if is_heard_again || probes == 0 || self.raft.leadership() != known {
                 return;
             }
             time::sleep(turns.step).await;

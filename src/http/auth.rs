@@ -143,7 +143,7 @@ impl Credentials {
         authorized.map(|_| ()).map_err(|denied| {
             let error = RequestError::Denied(denied);
             self.note(app, &error);
-            self.audit(node, request, Err(error.clone()));
+            self.audit(node, request, Err(&error));
             ProblemResponse::from(error)
         })
     }
@@ -164,7 +164,7 @@ impl Credentials {
 
     /// Writes a line of the audit log for a change or a backup, and for any request that access control refuses.
     /// A request that this node serves itself has no response.
-    pub fn audit(&self, node: &Node, request: &Audited, result: Result<Option<&Response>, RequestError>) {
+    pub fn audit(&self, node: &Node, request: &Audited, result: Result<Option<&Response>, &RequestError>) {
         let access = node.access_state();
         if !access.is_enabled() && !request.is_access {
             return;
@@ -172,7 +172,7 @@ impl Credentials {
         let refusal = |response: &Response| service::refusal_code(&response.answer);
         let outcome = match result {
             Ok(response) => response.and_then(refusal).map_or(Ok(()), Err),
-            Err(error) => Err(service::request_error(error).code),
+            Err(error) => Err(service::request_error(error.clone()).code),
         };
         // A renewal with the token of another principal is refused as lost.
         let is_refused = matches!(outcome, Err(Code::Unauthenticated | Code::Forbidden | Code::Lost));

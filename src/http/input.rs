@@ -305,7 +305,7 @@ impl Routing {
     pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, ProblemResponse> {
         let (node, audited) = (app.node()?, Audited::new(&request));
         let response = node.request_of(&self.credentials.caller, request, self.forward).await;
-        self.credentials.audit(&node, &audited, response.as_ref().map(Some).map_err(Clone::clone));
+        self.credentials.audit(&node, &audited, response.as_ref().map(Some));
         response.map_err(|error| {
             self.credentials.note(app, &error);
             ProblemResponse::from(error).redirect_to(&self.path_and_query)

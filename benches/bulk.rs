@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::http::Connection;
-use crate::load::round;
+use crate::percentiles::round;
 
 const CLIENTS: usize = 256;
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::http::{Connection, token};
-use crate::load::{percentiles, round};
+use crate::percentiles::{percentiles, round};
 
 /// Number of connections and acquires in flight during the setup.
 const SETUP_CONCURRENCY: usize = 64;

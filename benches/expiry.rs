@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::http::Connection;
-use crate::load::percentiles;
+use crate::percentiles::percentiles;
 
 const TTL: Duration = Duration::from_millis(300);
 

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
 use crate::http::{Connection, token};
-use crate::load::percentiles;
+use crate::percentiles::percentiles;
 
 /// Pause between two steps, so that the cluster is stable.
 const SETTLE_TIME: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::load::percentiles;
+use crate::percentiles::percentiles;
 
 const SAMPLES: usize = 500;
 /// The approximate size of one small commit, in bytes.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::load::round;
+use crate::percentiles::round;
 
 pub async fn run(cluster: &Cluster, time: Duration) -> Value {
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -19,6 +19,7 @@ mod http;
 mod idle;
 mod load;
 mod pairs;
+mod percentiles;
 mod reads;
 mod renew;
 mod security;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, Result, WrongAnswer};
-use crate::load::round;
+use crate::percentiles::round;
 
 const TTL: Duration = Duration::from_secs(2);
 /// Time between two samples. It is no divisor of the tick of any system, so the samples start at different phases.

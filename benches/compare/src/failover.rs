@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::client::{Client, Result};
-use crate::load::round;
+use crate::percentiles::round;
 
 /// A probe starts in each interval, at the nodes in turn, if one of the probers is free.
 const INTERVAL: Duration = Duration::from_millis(1);

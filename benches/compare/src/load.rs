@@ -3,10 +3,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::client::{Client, Result, WrongAnswer};
+use crate::percentiles::{percentiles, round};
 
 /// Time before the measurement, for caches and connections.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -181,19 +182,4 @@ fn cpu(pids: &[u32]) -> Result<Duration> {
         total += CLOCK_TICK * (fields[11].parse::<u32>()? + fields[12].parse::<u32>()?);
     }
     Ok(total)
-}
-
-/// Percentiles in milliseconds.
-pub fn percentiles(mut samples: Vec<Duration>) -> Map<String, Value> {
-    samples.sort();
-    let at = |part: f64| match samples.len() {
-        0 => Value::Null,
-        count => json!(round(samples[((count - 1) as f64 * part) as usize].as_secs_f64() * 1e3)),
-    };
-    let points = [("min_ms", 0.0), ("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99), ("max_ms", 1.0)];
-    points.into_iter().map(|(name, part)| (name.to_string(), at(part))).collect()
-}
-
-pub fn round(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
 }

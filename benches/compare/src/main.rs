@@ -15,7 +15,7 @@ mod etcd;
 mod etcd_messages;
 mod expiry;
 mod failover;
-// The reference and the HTTP client are those of `cargo bench`.
+// The reference, the HTTP client and the percentiles are those of `cargo bench`.
 #[path = "../../fsync.rs"]
 mod fsync;
 mod grpc;
@@ -23,6 +23,8 @@ mod grpc;
 #[path = "../../http.rs"]
 mod http1;
 mod load;
+#[path = "../../percentiles.rs"]
+mod percentiles;
 mod tenure;
 mod zookeeper;
 

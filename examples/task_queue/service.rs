@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tenure::api::{Acquire, Code, Lease, Release, Renew, TtlMs};
+use tenure::api::{Acquire, Code, LeaseInfo, Release, Renew, TtlMs};
 use tenure::client::{CallError, Remote};
 use tenure::{FencingToken, HolderId, LeaseName};
 use tokio::net::TcpListener;
@@ -92,14 +92,14 @@ async fn next(State(leases): State<Remote>, body: Bytes) -> Result<Answer, Answe
     Ok(Answer(StatusCode::OK, json!({"task": null})))
 }
 
-fn left_ms(lease: &Lease) -> f64 {
+fn left_ms(lease: &LeaseInfo) -> f64 {
     lease.expires_in_ms.unwrap_or(0) as f64
 }
 
 /// A change of a task by its processor, after the checks that heartbeat and completion share.
 struct Checked<'a> {
     transaction: Transaction<'a>,
-    lease: Lease,
+    lease: LeaseInfo,
 }
 
 /// Locks the row, checks the processor, and renews the lease.

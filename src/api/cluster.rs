@@ -27,7 +27,7 @@ pub struct Cluster {
     /// What all members understand. It rises after an upgrade of all members.
     pub feature_level: u32,
     /// The members of the cluster.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberInfo>,
 }
 
 /// The clocks of a node when it answered. Two answers show the rate of its monotonic clock.
@@ -45,8 +45,9 @@ pub struct NodeClock {
 /// A member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "server", schema(as = Member))]
 #[non_exhaustive]
-pub struct Member {
+pub struct MemberInfo {
     /// The id of the node.
     pub id: u64,
     /// The Raft role of the node.
@@ -133,7 +134,7 @@ pub struct Transfer {
 #[non_exhaustive]
 pub struct Members {
     /// The members of the cluster.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberInfo>,
 }
 
 /// Response to a transfer of the leadership.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, GrantCause, Lease, Waiter};
+use super::{Event, GrantCause, LeaseInfo, Waiter};
 
 /// The holders of a lease, its first waiter, and the standing of one holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Explanation {
     /// Number of holders.
     pub holders: u32,
     /// Current holders in token order: at most 1,000, and about 1 MiB.
-    pub held: Vec<Lease>,
+    pub held: Vec<LeaseInfo>,
     /// Rest of the lock delay after an expiry or a revoke. `null` without a lock delay.
     pub lock_delay_left_ms: Option<u64>,
     /// The first waiter.
@@ -36,7 +36,7 @@ pub enum Standing {
     /// The holder has the lease.
     Holds {
         /// The lease.
-        lease: Box<Lease>,
+        lease: Box<LeaseInfo>,
         /// The cause of its grant; `null` if the history has forgotten it.
         cause: Option<GrantCause>,
     },

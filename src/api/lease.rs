@@ -11,8 +11,9 @@ use crate::types::LeaseState;
 /// One holder's lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "server", schema(as = Lease))]
 #[non_exhaustive]
-pub struct Lease {
+pub struct LeaseInfo {
     /// The name of the lease.
     pub name: String,
     /// The holder.
@@ -56,7 +57,7 @@ pub struct Lease {
     /// lists, which have one entry per holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(no_recursion))]
-    pub holders: Option<Vec<Lease>>,
+    pub holders: Option<Vec<LeaseInfo>>,
     /// Present if the lease has more holders. Pass it as `cursor` to `GET /v1/leases`, with the name as `prefix` and
     /// the state `active`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +100,7 @@ pub struct RenewResult {
     pub name: String,
     /// The lease after a successful renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease: Option<Lease>,
+    pub lease: Option<LeaseInfo>,
     /// A problem with the code `lost`, the reason and the current holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
@@ -111,7 +112,7 @@ pub struct RenewResult {
 #[non_exhaustive]
 pub struct LeasePage {
     /// One entry for each holder. A page before the last one can be short or empty.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseInfo>,
     /// The `cursor` for the next page; `null` on the last page.
     pub cursor: Option<String>,
 }

@@ -25,11 +25,11 @@ pub use access::{
     AccessControl, CreatedToken, Permission, Principal, RoleDefinition, SetPrincipal, SetRole, TokenInfo,
 };
 pub use cluster::{
-    AddMember, Addresses, Cluster, Member, Members, NodeClock, ReplaceMember, Transfer, Transferred, Version,
+    AddMember, Addresses, Cluster, MemberInfo, Members, NodeClock, ReplaceMember, Transfer, Transferred, Version,
 };
 pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};
-pub use lease::{History, Lease, LeasePage, Queue, Released, RenewResult, Renewed, Revoked, Waiter};
+pub use lease::{History, LeaseInfo, LeasePage, Queue, Released, RenewResult, Renewed, Revoked, Waiter};
 #[cfg(feature = "server")]
 pub(crate) use object::Object;
 pub use problem::{Code, Problem};

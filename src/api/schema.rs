@@ -5,7 +5,7 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::ttl::INFINITE;
-use super::{Code, Event, GrantCause, Lease, Standing, TtlMs, Waiter};
+use super::{Code, Event, GrantCause, LeaseInfo, Standing, TtlMs, Waiter};
 use crate::types::{MAX_TTL_MS, MIN_TTL_MS, open_enum};
 
 /// A derived schema would have the names of the Rust variants.
@@ -44,7 +44,7 @@ impl PartialSchema for Standing {
             .item(ObjectBuilder::new().schema_type(SchemaType::new(Type::Null)))
             .item(reference(GrantCause::name().into()));
         let cause = cause.description(Some("The cause of its grant; `null` if the history has forgotten it."));
-        let holds = status("holds").property("lease", reference(Lease::name().into())).required("lease");
+        let holds = status("holds").property("lease", reference(LeaseInfo::name().into())).required("lease");
         let waits = status("waits").property("waiter", reference(Waiter::name().into())).required("waiter");
         let ended = status("ended").property("event", reference(Event::name().into())).required("event");
         let ended = ended.description(Some("The holder had the lease; this event ended the last grant."));

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration};
-use crate::api::{Cluster, Member};
+use crate::api::{Cluster, MemberInfo};
 use crate::types::NodeId;
 
 #[derive(Subcommand)]
@@ -75,8 +75,8 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
     show_members(&cluster.members)
 }
 
-pub fn show_members(members: &[Member]) -> Result<(), Failure> {
-    let row = |member: &Member| {
+pub fn show_members(members: &[MemberInfo]) -> Result<(), Failure> {
+    let row = |member: &MemberInfo| {
         vec![
             member.id.to_string(),
             member.role.as_str().to_owned(),

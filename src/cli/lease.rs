@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration, metadata};
-use crate::api::{self, Event, EventId, Lease, TtlMs};
+use crate::api::{self, Event, EventId, LeaseInfo, TtlMs};
 use crate::client::{CallError, ListQuery, Remote};
 use crate::token::FencingToken;
 use crate::types::{Consistency, HolderId, LeaseName, Metadata};
@@ -266,7 +266,7 @@ async fn hand_over(held: HeldLease, to: Option<HolderId>) -> Result<(), Failure>
 }
 
 /// Prints the token on stdout, so that a script can read it, and the rest on stderr.
-fn show_held(verb: &str, lease: &Lease, format: Format) -> Result<(), Failure> {
+fn show_held(verb: &str, lease: &LeaseInfo, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         return output::json(lease);
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::duration;
 use super::failure::Failure;
-use crate::api::{Event, EventKind, Lease};
+use crate::api::{Event, EventKind, LeaseInfo};
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,8 +58,8 @@ pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
 }
 
 /// Prints leases, one line each.
-pub fn leases(leases: &[Lease]) -> Result<(), Failure> {
-    let row = |lease: &Lease| {
+pub fn leases(leases: &[LeaseInfo]) -> Result<(), Failure> {
+    let row = |lease: &LeaseInfo| {
         vec![
             lease.name.clone(),
             lease.state.as_str().replace('_', " "),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::CallError;
 use crate::api::{
-    Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+    Acquire, Event, EventId, Explanation, HandOver, LeaseInfo, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
 use crate::types::{HolderId, LeaseName};
 
@@ -22,7 +22,7 @@ pub type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, CallError
 /// Dropping a future abandons the request. Its outcome is then unknown: the cluster may still apply it.
 pub trait Coordinator: Send + Sync + 'static {
     /// Claims a lease. The outcome is unknown if an answer was lost and no later attempt got a grant.
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease>;
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo>;
 
     /// Renews many leases of one holder. The results have the order of the request.
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed>;
@@ -31,7 +31,7 @@ pub trait Coordinator: Send + Sync + 'static {
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released>;
 
     /// Hands a lease over to a waiter. The request is sent once.
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease>;
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo>;
 
     /// Replaces the metadata of a held lease. The request is retried if an answer is lost.
     fn update_metadata(
@@ -39,13 +39,13 @@ pub trait Coordinator: Send + Sync + 'static {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, Lease>;
+    ) -> ResponseFuture<'_, LeaseInfo>;
 
     /// Reads the standing of a holder with a lease from the committed state.
     fn explain(&self, name: LeaseName, holder: HolderId, budget: RetryBudget) -> ResponseFuture<'_, Explanation>;
 
     /// Lists the held leases whose names start with `prefix`, ordered by name, one entry per holder.
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>>;
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<LeaseInfo>>;
 
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
     fn watch(&self, prefix: String, after: Option<EventId>) -> Box<dyn Events>;

@@ -66,7 +66,12 @@ mod tests {
     }
 
     impl Coordinator for Refusing {
-        fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+        fn acquire(
+            &self,
+            name: LeaseName,
+            claim: api::Acquire,
+            budget: RetryBudget,
+        ) -> ResponseFuture<'_, api::LeaseInfo> {
             self.cluster.acquire(name, claim, budget)
         }
 
@@ -88,7 +93,7 @@ mod tests {
             name: LeaseName,
             body: api::HandOver,
             budget: RetryBudget,
-        ) -> ResponseFuture<'_, api::Lease> {
+        ) -> ResponseFuture<'_, api::LeaseInfo> {
             self.cluster.hand_over(name, body, budget)
         }
 
@@ -97,7 +102,7 @@ mod tests {
             name: LeaseName,
             update: UpdateMetadata,
             budget: RetryBudget,
-        ) -> ResponseFuture<'_, api::Lease> {
+        ) -> ResponseFuture<'_, api::LeaseInfo> {
             *self.updates.lock().expect("not poisoned") += 1;
             match self.codes.lock().expect("not poisoned").pop_front() {
                 Some(code) => Box::pin(async move { Err(refused(code, "refused by the test")) }),
@@ -114,7 +119,7 @@ mod tests {
             self.cluster.explain(name, holder, budget)
         }
 
-        fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
+        fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::LeaseInfo>> {
             self.cluster.held(prefix, budget)
         }
 

@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::hold::Hold;
 use super::shared::{KeeperCommand, ManagerInner};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
-use crate::api::{Acquire, Code, EventKind, HandOver, Lease, Problem, Release, RenewBatch, RenewItem, Standing};
+use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::trace;
 use crate::types::{HolderId, wait_ms};
@@ -105,7 +105,7 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
 /// `SentClaim` aborts the task.
 #[derive(Debug)]
 pub(super) struct SentClaim {
-    task: AbortOnDropHandle<Option<Result<Lease, CallError>>>,
+    task: AbortOnDropHandle<Option<Result<LeaseInfo, CallError>>>,
     waits: bool,
 }
 
@@ -128,14 +128,14 @@ impl SentClaim {
     }
 
     /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
-    fn answer(ended: Result<Option<Result<Lease, CallError>>, JoinError>) -> Option<Result<Lease, CallError>> {
+    fn answer(ended: Result<Option<Result<LeaseInfo, CallError>>, JoinError>) -> Option<Result<LeaseInfo, CallError>> {
         ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
     /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its
     /// node withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim
     /// later.
-    async fn final_answer(self, shared: &ManagerInner, hold: &Hold) -> Option<Result<Lease, CallError>> {
+    async fn final_answer(self, shared: &ManagerInner, hold: &Hold) -> Option<Result<LeaseInfo, CallError>> {
         let withdraw_at = shared.now() + shared.options.operation_timeout;
         while self.waits && !self.task.is_finished() {
             let known = matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }));
@@ -175,9 +175,9 @@ fn claim_request(hold: &Hold, options: &LeaseOptions) -> Acquire {
 async fn confirm(
     shared: &Arc<ManagerInner>,
     hold: &Hold,
-    lease: Lease,
+    lease: LeaseInfo,
     sent: Duration,
-) -> Result<(Lease, Duration), CallError> {
+) -> Result<(LeaseInfo, Duration), CallError> {
     let waited = shared.now().saturating_sub(sent);
     if ttl(&lease).is_none_or(|ttl| waited <= ttl / 3) {
         return Ok((lease, sent));
@@ -435,7 +435,7 @@ struct AmbiguousClaim<'a> {
 }
 
 impl AmbiguousClaim<'_> {
-    async fn answer(&mut self) -> Option<Result<Lease, CallError>> {
+    async fn answer(&mut self) -> Option<Result<LeaseInfo, CallError>> {
         let ended = (&mut self.claim.as_mut().expect("the answer is taken once").task).await;
         // This comes before a panic is resumed: the task has ended and must not be awaited again.
         self.claim = None;
@@ -458,13 +458,13 @@ impl Drop for AmbiguousClaim<'_> {
     }
 }
 
-fn ttl(lease: &Lease) -> Option<Duration> {
+fn ttl(lease: &LeaseInfo) -> Option<Duration> {
     lease.ttl_ms.as_millis().map(Duration::from_millis)
 }
 
 /// The time that the grant certainly lasts, counted from the moment when the claim was sent. It is less than the ttl if
 /// the holder had the lease already: a claim with a shorter ttl does not restart the longer one.
-fn remaining_time(lease: &Lease) -> Option<Duration> {
+fn remaining_time(lease: &LeaseInfo) -> Option<Duration> {
     let left = lease.expires_in_ms.map(Duration::from_millis);
     ttl(lease).map(|ttl| left.map_or(ttl, |left| left.min(ttl)))
 }

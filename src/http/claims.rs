@@ -22,7 +22,7 @@ use crate::service;
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Acquire,
     responses(
-        (status = 200, description = "The lease is granted, with this token", body = api::Lease),
+        (status = 200, description = "The lease is granted, with this token", body = api::LeaseInfo),
         (status = 409, description = "`held`, `lock_delay`, `wait_timeout`, `wait_abandoned`, `lost`, `limit_differs`", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "`queue_full`, `lease_full`, `too_many_leases`, `too_busy`", body = Problem, content_type = "application/problem+json"),
     ))]
@@ -50,7 +50,7 @@ pub(super) async fn acquire(
 #[utoipa::path(post, path = "/v1/leases/{name}/renew", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::Renew,
     responses(
-        (status = 200, description = "The lease is renewed, with the same token", body = api::Lease),
+        (status = 200, description = "The lease is renewed, with the same token", body = api::LeaseInfo),
         (status = 409, description = "`lost`, with `why` and the current `holder`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn renew(
@@ -96,7 +96,7 @@ pub(super) async fn release(
 #[utoipa::path(post, path = "/v1/leases/{name}/handover", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::HandOver,
     responses(
-        (status = 200, description = "The new holder's lease, with a new token", body = api::Lease),
+        (status = 200, description = "The new holder's lease, with a new token", body = api::LeaseInfo),
         (status = 409, description = "`lost`, `no_such_waiter`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn hand_over(
@@ -116,7 +116,7 @@ pub(super) async fn hand_over(
 #[utoipa::path(post, path = "/v1/leases/{name}/metadata", tag = "claims",
     params(("name" = String, Path, description = "The lease's name")), request_body = api::UpdateMetadata,
     responses(
-        (status = 200, description = "The lease with its new metadata", body = api::Lease),
+        (status = 200, description = "The lease with its new metadata", body = api::LeaseInfo),
         (status = 409, description = "`lost`; `metadata_changed`, with the current `metadata_version`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn update_metadata(

@@ -31,7 +31,7 @@ pub(super) struct ReadParams {
 #[utoipa::path(get, path = "/v1/leases/{name}", tag = "reads",
     params(("name" = String, Path, description = "The lease's name"), ReadParams),
     responses(
-        (status = 200, description = "The lease", body = api::Lease),
+        (status = 200, description = "The lease", body = api::LeaseInfo),
         (status = 404, description = "`not_found`: the lease was never granted, or the node has forgotten it", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn get(

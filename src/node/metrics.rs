@@ -14,7 +14,7 @@ use crate::lease::Change;
 use crate::node::request::propose::Class;
 use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
-use crate::node::status::Member;
+use crate::node::status::MemberStatus;
 use crate::peer::Transport;
 use crate::raft::{AppliedEntry, CurrentLeader, Observer};
 use crate::storage::{self, Storage};
@@ -149,7 +149,7 @@ struct MemberGauges(BTreeMap<NodeId, (Gauge, Gauge)>);
 
 impl MemberGauges {
     /// Sets the gauges of `members`. The facade cannot remove a series, so the gauges of all other members become 0.
-    fn set(&mut self, members: &[Member]) {
+    fn set(&mut self, members: &[MemberStatus]) {
         self.0.retain(|id, (lag, contact)| {
             let stays = members.iter().any(|member| member.id == *id);
             if !stays {
@@ -227,7 +227,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    fn other_members(&self) -> Vec<Member> {
+    fn other_members(&self) -> Vec<MemberStatus> {
         let mut members = self.members();
         members.retain(|member| member.id != self.settings.id);
         members
@@ -237,7 +237,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     ///
     /// A follower asks the leader. Its last contact proves nothing: a leader that lost its majority still sends
     /// heartbeats.
-    async fn members_of_quorum(self: &Arc<Self>) -> Option<Vec<Member>> {
+    async fn members_of_quorum(self: &Arc<Self>) -> Option<Vec<MemberStatus>> {
         if self.raft.leadership().leader? == self.settings.id {
             return Some(self.members());
         }

@@ -60,7 +60,7 @@ pub(crate) use membership::join::MemberRegistry;
 pub use metrics::describe_metrics;
 #[cfg(feature = "testing")]
 pub(crate) use request::read::look_up;
-pub use status::{ClusterStatus, Member};
+pub use status::{ClusterStatus, MemberStatus};
 
 #[cfg(feature = "testing")]
 #[doc(hidden)]

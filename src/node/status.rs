@@ -45,13 +45,13 @@ pub struct ClusterStatus {
     /// What all members understand, as a number: see `docs/operations.md`. It rises after an upgrade of all members.
     pub feature_level: u32,
     /// The members of the cluster.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberStatus>,
 }
 
 /// One member of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Member {
+pub struct MemberStatus {
     /// The id of the member.
     pub id: NodeId,
     /// Its Raft role.
@@ -113,7 +113,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 
     /// Returns whether the leader answers, and the members. Asks all members at once, so that one limit is enough.
-    async fn members_at_follower(&self) -> (bool, Vec<Member>) {
+    async fn members_at_follower(&self) -> (bool, Vec<MemberStatus>) {
         // Without the boxes, the types of the callers are nested too deeply for the compiler.
         let own = self.inner.asked(self.inner.members()).boxed();
         let (at_leader, own) = match select(self.members_at_leader().boxed(), own).await {
@@ -127,7 +127,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         }
     }
 
-    async fn members_at_leader(&self) -> Option<Vec<Member>> {
+    async fn members_at_leader(&self) -> Option<Vec<MemberStatus>> {
         // One attempt: without an answer the caller falls back to this node's view.
         let asked = self.inner.attempt(&Caller::Program, Request::Members, Forward::Once);
         match tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?.answer {
@@ -139,7 +139,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
 impl<S: Storage, T: Transport> Inner<S, T> {
     /// Returns the members from the view of this node. Only a leader knows their lag.
-    pub(super) fn members(&self) -> Vec<Member> {
+    pub(super) fn members(&self) -> Vec<MemberStatus> {
         let leader = self.raft.leadership().leader;
         let member = |state: MemberProgress| {
             let role = match (state.voter, Some(state.id) == leader) {
@@ -149,7 +149,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             };
             let is_self = state.id == self.settings.id;
             let heard = state.heard.or(self.raft.last_contact().filter(|_| Some(state.id) == leader));
-            Member {
+            MemberStatus {
                 id: state.id,
                 role,
                 state: MemberState::Other,
@@ -164,21 +164,21 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Sets the expiry of each member's certificate. The nodes do not send it to each other.
-    pub(super) fn with_certificates(&self, members: Vec<Member>) -> Vec<Member> {
+    pub(super) fn with_certificates(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
         let Some(tls) = &self.tls else { return members };
         let expires_ms = |id| Some(u64::try_from(tls.expires_of(id)?).unwrap_or(0) * 1_000);
-        let with = |member: Member| Member { certificate_expires_ms: expires_ms(member.id), ..member };
+        let with = |member: MemberStatus| MemberStatus { certificate_expires_ms: expires_ms(member.id), ..member };
         members.into_iter().map(with).collect()
     }
 
     /// Sets the state of each member from the leader's view.
-    pub(super) fn judged_by_leader(&self, members: Vec<Member>) -> Vec<Member> {
+    pub(super) fn judged_by_leader(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
         let longest = self.settings.timeouts.leaderless;
-        members.into_iter().map(|member| Member { state: state_at_leader(&member, longest), ..member }).collect()
+        members.into_iter().map(|member| MemberStatus { state: state_at_leader(&member, longest), ..member }).collect()
     }
 
     /// Keeps the last sign of life of each member, for the time without a leader.
-    pub(super) fn note_contacts(&self, members: &[Member]) {
+    pub(super) fn note_contacts(&self, members: &[MemberStatus]) {
         let (now, _) = self.requests.clock.reading();
         let heard = members.iter().filter_map(|member| Some((member.id, member.last_contact_ms?)));
         let mut contacts = self.contacts.lock();
@@ -190,7 +190,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Sets the state of each member: whether it answers this node.
-    async fn asked(&self, members: Vec<Member>) -> Vec<Member> {
+    async fn asked(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
         let asked = members.into_iter().map(|member| async move {
             let answers = member.id == self.settings.id || {
                 let call =
@@ -198,12 +198,12 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                 tokio::time::timeout(ANSWER_TIMEOUT, call).await.is_ok_and(|answer| answer.is_ok())
             };
             if answers {
-                return Member { state: MemberState::Ok, last_contact_ms: Some(0), ..member };
+                return MemberStatus { state: MemberState::Ok, last_contact_ms: Some(0), ..member };
             }
             let (now, _) = self.requests.clock.reading();
             let known = self.contacts.lock().get(&member.id).map(|last| now.saturating_sub(*last));
             let last_contact_ms = known.into_iter().chain(member.last_contact_ms).min();
-            Member { state: MemberState::Unreachable, last_contact_ms, ..member }
+            MemberStatus { state: MemberState::Unreachable, last_contact_ms, ..member }
         });
         let members = join_all(asked).await;
         self.note_contacts(&members);
@@ -215,7 +215,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 pub(super) type Contacts = Mutex<BTreeMap<NodeId, u64>>;
 
 /// The state of a member from the leader's view. It is unreachable if it acknowledged nothing for longer than `longest`.
-fn state_at_leader(member: &Member, longest: Duration) -> MemberState {
+fn state_at_leader(member: &MemberStatus, longest: Duration) -> MemberState {
     let is_heard = member.last_contact_ms.is_some_and(|ms| Duration::from_millis(ms) <= longest);
     match member.role {
         Role::Leader => MemberState::Ok,
@@ -239,7 +239,7 @@ mod tests {
         let longest = Duration::from_millis(1_300);
         let state = |role, last_contact_ms, lag| {
             let (http, peer) = (String::new(), String::new());
-            let member = Member {
+            let member = MemberStatus {
                 id: 1,
                 role,
                 state: unknown(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Code, Explanation, Lease, LeaseState, Timestamp};
+use crate::api::{Code, Explanation, LeaseInfo, LeaseState, Timestamp};
 use crate::client::{AcquireOptions, CallError, LeaseGuard, LeaseManager, LeaseOptions, Loss, Subscription};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
@@ -140,7 +140,8 @@ impl Semaphore {
         // The list also contains the leases whose names start with this name.
         let held =
             held.into_iter().filter(|lease| lease.state == LeaseState::Active && lease.name == self.name.as_str());
-        let holder = |lease: Lease| PermitHolder { holder: lease.holder, token: lease.token, since: lease.granted_at };
+        let holder =
+            |lease: LeaseInfo| PermitHolder { holder: lease.holder, token: lease.token, since: lease.granted_at };
         Ok(held.map(holder).collect())
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::api::{
-    self, Event, EventId, Explanation, HandOver, Lease, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
+    self, Event, EventId, Explanation, HandOver, LeaseInfo, MAX_PAGE, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
 };
 use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
@@ -192,7 +192,12 @@ impl<S: Storage, T: Transport> Local<S, T> {
 }
 
 impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> client::ResponseFuture<'_, Lease> {
+    fn acquire(
+        &self,
+        name: LeaseName,
+        claim: api::Acquire,
+        budget: RetryBudget,
+    ) -> client::ResponseFuture<'_, LeaseInfo> {
         let claim = super::claim(&self.node.ttl(), name, claim);
         Box::pin(async move {
             let claim = claim.map_err(CallError::Refused)?;
@@ -232,7 +237,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         name: LeaseName,
         hand_over: HandOver,
         budget: RetryBudget,
-    ) -> client::ResponseFuture<'_, Lease> {
+    ) -> client::ResponseFuture<'_, LeaseInfo> {
         let request = super::hand_over(name, hand_over);
         Box::pin(async move {
             let handed = self.ask(RetryPolicy::Never, budget, Duration::ZERO, |_| request.clone(), super::handed_over);
@@ -245,7 +250,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> client::ResponseFuture<'_, Lease> {
+    ) -> client::ResponseFuture<'_, LeaseInfo> {
         let request = super::update_metadata(name, update);
         Box::pin(async move {
             let request = request.map_err(CallError::Refused)?;
@@ -265,7 +270,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
         Box::pin(async move { self.read(budget, query, read).await })
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> client::ResponseFuture<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> client::ResponseFuture<'_, Vec<LeaseInfo>> {
         let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };
         Box::pin(async move {
             let mut leases = Vec::new();

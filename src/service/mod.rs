@@ -95,7 +95,7 @@ fn invalid(detail: impl Into<String>) -> Box<Problem> {
 }
 
 /// Converts the answer to an acquire.
-pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::LeaseInfo, Box<Problem>> {
     match answer {
         Answer::Outcome(Outcome::Held { lease, .. }) => Ok(lease_of(lease, now)),
         answer => Err(refused(answer)),
@@ -103,7 +103,7 @@ pub(crate) fn granted(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<
 }
 
 /// Converts the answer to a renewal of one lease.
-pub(crate) fn renewed_one(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+pub(crate) fn renewed_one(answer: Answer, now: ClusterMs) -> Result<api::LeaseInfo, Box<Problem>> {
     let results = match answer {
         Answer::Outcome(Outcome::Renewed(results)) => results,
         answer => return Err(refused(answer)),
@@ -135,7 +135,7 @@ pub(crate) fn released(answer: Answer) -> Result<api::Released, Box<Problem>> {
     }
 }
 
-pub(crate) fn handed_over(answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+pub(crate) fn handed_over(answer: Answer, now: ClusterMs) -> Result<api::LeaseInfo, Box<Problem>> {
     match answer {
         Answer::Outcome(Outcome::HandedOver(lease)) => Ok(lease_of(lease, now)),
         answer => Err(refused(answer)),
@@ -150,7 +150,7 @@ pub(crate) fn revoked(answer: Answer) -> Result<api::Revoked, Box<Problem>> {
 }
 
 /// Converts the answer to a read of one lease.
-pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<api::Lease, Box<Problem>> {
+pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<api::LeaseInfo, Box<Problem>> {
     let (leases, next) = match answer {
         Answer::Lease(leases) => (leases, None),
         Answer::List { leases, next } => (leases, next),
@@ -159,7 +159,7 @@ pub(crate) fn found(name: &LeaseName, answer: Answer, now: ClusterMs) -> Result<
     let found = one_name(leases, now).ok_or_else(|| {
         Box::new(problem(Code::NotFound, format!("no lease {:?} exists, and no ended one is kept", name.as_str())))
     })?;
-    Ok(api::Lease { holders_cursor: next.as_ref().map(write_cursor), ..found })
+    Ok(api::LeaseInfo { holders_cursor: next.as_ref().map(write_cursor), ..found })
 }
 
 pub(crate) fn history(name: LeaseName, answer: Answer) -> Result<api::History, Box<Problem>> {
@@ -188,7 +188,10 @@ pub(crate) fn explained(name: LeaseName, answer: Answer, now: ClusterMs) -> Resu
 }
 
 /// Converts one page of a list. Also returns the start of the next page.
-pub(crate) fn listed(answer: Answer, now: ClusterMs) -> Result<(Vec<api::Lease>, Option<ListCursor>), Box<Problem>> {
+pub(crate) fn listed(
+    answer: Answer,
+    now: ClusterMs,
+) -> Result<(Vec<api::LeaseInfo>, Option<ListCursor>), Box<Problem>> {
     match answer {
         Answer::List { leases, next } => Ok((leases.into_iter().map(|lease| lease_of(lease, now)).collect(), next)),
         answer => Err(unexpected(&answer)),
@@ -221,8 +224,8 @@ pub(crate) fn refused(answer: Answer) -> Box<Problem> {
 }
 
 /// Converts the lease of one holder, at cluster time `now`.
-fn lease_of(lease: Lease, now: ClusterMs) -> api::Lease {
-    api::Lease {
+fn lease_of(lease: Lease, now: ClusterMs) -> api::LeaseInfo {
+    api::LeaseInfo {
         name: lease.name.into(),
         holder: lease.holder.into(),
         token: lease.token,
@@ -245,7 +248,7 @@ fn lease_of(lease: Lease, now: ClusterMs) -> api::Lease {
 }
 
 /// Converts a lease of a batch renewal. It has no metadata: the holder knows it.
-fn renewal(renewed: Lease, now: ClusterMs) -> api::Lease {
+fn renewal(renewed: Lease, now: ClusterMs) -> api::LeaseInfo {
     lease_of(Lease { metadata: Metadata::default(), ..renewed }, now)
 }
 
@@ -258,16 +261,16 @@ pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
 /// Converts the leases of one name: the current holders, or otherwise the last ended lease. `None` without leases.
 ///
 /// A counted lease lists all current holders. Its own fields are those of the first holder.
-fn one_name(leases: Vec<Lease>, now: ClusterMs) -> Option<api::Lease> {
+fn one_name(leases: Vec<Lease>, now: ClusterMs) -> Option<api::LeaseInfo> {
     let (held, ended): (Vec<Lease>, Vec<Lease>) =
         leases.into_iter().partition(|lease| lease.state == LeaseState::Active);
-    let mut holders: Vec<api::Lease> = held.into_iter().map(|held| lease_of(held, now)).collect();
+    let mut holders: Vec<api::LeaseInfo> = held.into_iter().map(|held| lease_of(held, now)).collect();
     holders.sort_by_key(|holder| holder.token);
     let Some(first) = holders.first().cloned() else {
         return ended.into_iter().max_by_key(|ended| ended.token).map(|ended| lease_of(ended, now));
     };
     let is_counted = first.limit > 1;
-    Some(api::Lease { holders: is_counted.then_some(holders), ..first })
+    Some(api::LeaseInfo { holders: is_counted.then_some(holders), ..first })
 }
 
 /// Converts a transition for a watch or the history.
@@ -314,7 +317,7 @@ fn waiter_of(place: u32, waiter: Waiter, now: ClusterMs) -> api::Waiter {
 /// Converts an explanation. `holders` is the number of all holders if the explanation is truncated.
 fn explanation_of(name: LeaseName, explanation: Explanation, holders: Option<u32>, now: ClusterMs) -> api::Explanation {
     let holders = holders.unwrap_or(explanation.held.len() as u32);
-    let held: Vec<api::Lease> = explanation.held.into_iter().map(|held| lease_of(held, now)).collect();
+    let held: Vec<api::LeaseInfo> = explanation.held.into_iter().map(|held| lease_of(held, now)).collect();
     let lock_delay_left_ms = explanation.delay_until.map(|until| until.saturating_sub(now)).filter(|left| *left > 0);
     let standing = explanation.standing.map(|standing| standing_of(standing, now));
     let mut summary = describe_holders(&held, holders, lock_delay_left_ms);
@@ -346,7 +349,7 @@ fn standing_of(standing: Standing, now: ClusterMs) -> api::Standing {
     }
 }
 
-fn describe_holders(held: &[api::Lease], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
+fn describe_holders(held: &[api::LeaseInfo], holders: u32, lock_delay_left_ms: Option<u64>) -> String {
     match (held, lock_delay_left_ms) {
         ([], None) => "free".to_owned(),
         ([], Some(left)) => format!("free, but under a lock delay for another {left} ms"),
@@ -381,10 +384,10 @@ fn describe_standing(standing: &api::Standing) -> String {
     }
 }
 
-fn member_of(member: node::Member) -> api::Member {
-    let node::Member { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_ms } = member;
+fn member_of(member: node::MemberStatus) -> api::MemberInfo {
+    let node::MemberStatus { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_ms } = member;
     let certificate_expires_at = certificate_expires_ms.map(api::Timestamp::from_millis);
-    api::Member { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_at }
+    api::MemberInfo { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_at }
 }
 
 /// Converts the answer to a change of the members.

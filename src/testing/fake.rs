@@ -223,7 +223,7 @@ impl FakeCluster {
         read(node::Answer::Outcome(outcome), now).map_err(CallError::Refused)
     }
 
-    async fn claim(&self, claim: lease::Acquire) -> Result<api::Lease, CallError> {
+    async fn claim(&self, claim: lease::Acquire) -> Result<api::LeaseInfo, CallError> {
         let (outcome, now) = self.apply(Command::Acquire(claim.clone()));
         if !matches!(outcome, Outcome::Queued { .. }) {
             return service::granted(node::Answer::Outcome(outcome), now).map_err(CallError::Refused);
@@ -265,7 +265,7 @@ impl Drop for WaiterGuard<'_> {
 }
 
 impl Coordinator for FakeCluster {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, _: RetryBudget) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             self.check_fault(&name)?;
             let claim = service::claim(&TtlPolicy::default(), name, claim).map_err(CallError::Refused)?;
@@ -294,7 +294,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, _: RetryBudget) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move { self.change(service::hand_over(name, hand_over), service::handed_over) })
     }
 
@@ -303,7 +303,7 @@ impl Coordinator for FakeCluster {
         name: LeaseName,
         update: UpdateMetadata,
         _: RetryBudget,
-    ) -> ResponseFuture<'_, api::Lease> {
+    ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             match self.check_fault(&name) {
                 Err(error @ CallError::Unknown { .. }) => Err(error),
@@ -324,7 +324,7 @@ impl Coordinator for FakeCluster {
         })
     }
 
-    fn held(&self, prefix: String, _: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, _: RetryBudget) -> ResponseFuture<'_, Vec<api::LeaseInfo>> {
         Box::pin(async move {
             let (_, now) = self.apply(Command::Tick);
             let filter = ListFilter { prefix, holder: None, states: vec![StateFilter::Active] };

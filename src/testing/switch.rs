@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::api::{
-    Acquire, Event, EventId, Explanation, HandOver, Lease, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+    Acquire, Event, EventId, Explanation, HandOver, LeaseInfo, Release, Released, RenewBatch, Renewed, UpdateMetadata,
 };
 use crate::client::{CallError, Coordinator, Events, ResponseFuture, RetryBudget};
 use crate::types::{HolderId, LeaseName};
@@ -86,7 +86,7 @@ impl Switch {
 }
 
 impl Coordinator for Switch {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         let total = budget.total + Duration::from_millis(claim.wait_ms.unwrap_or(0));
         self.send(self.cluster.acquire(name, claim, budget), total, false)
     }
@@ -100,7 +100,7 @@ impl Coordinator for Switch {
         self.send(self.cluster.release(name, release, budget), budget.total, false)
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         self.send(self.cluster.hand_over(name, hand_over, budget), budget.total, false)
     }
 
@@ -109,7 +109,7 @@ impl Coordinator for Switch {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, Lease> {
+    ) -> ResponseFuture<'_, LeaseInfo> {
         self.send(self.cluster.update_metadata(name, update, budget), budget.total, false)
     }
 
@@ -117,7 +117,7 @@ impl Coordinator for Switch {
         self.send(self.cluster.explain(name, holder, budget), budget.total, true)
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<LeaseInfo>> {
         self.send(self.cluster.held(prefix, budget), budget.total, true)
     }
 

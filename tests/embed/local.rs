@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tenure::api::{
-    Acquire, Code, Event, EventId, EventKind, HandOver, Lease, LostReason, MAX_RENEW_ITEMS, Problem, Release,
+    Acquire, Code, Event, EventId, EventKind, HandOver, LeaseInfo, LostReason, MAX_RENEW_ITEMS, Problem, Release,
     RenewBatch, RenewItem, Standing, TtlMs,
 };
 use tenure::client::{CallError, Coordinator, Events, RetryBudget};
@@ -33,7 +33,7 @@ fn waiting(by: &str, wait_ms: u64) -> Acquire {
     Acquire { wait_ms: Some(wait_ms), ..claim(by) }
 }
 
-async fn acquire(at: &Local, lease: &str, by: &str) -> Lease {
+async fn acquire(at: &Local, lease: &str, by: &str) -> LeaseInfo {
     at.acquire(name(lease), claim(by), BUDGET).await.expect("granted")
 }
 
@@ -44,7 +44,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Box<Problem> {
     }
 }
 
-fn release(of: &Lease) -> Release {
+fn release(of: &LeaseInfo) -> Release {
     Release { holder: holder(&of.holder), token: of.token }
 }
 

@@ -143,7 +143,7 @@ async fn embedded_members_with_tls_are_added_and_replaced() {
     let settled = async {
         loop {
             let members = nodes[at].status().await.members;
-            let is_settled = |member: &tenure::node::Member| {
+            let is_settled = |member: &tenure::node::MemberStatus| {
                 member.state == MemberState::Ok && member.certificate_expires_ms.is_some()
             };
             if members.len() == 3 && members.iter().all(is_settled) {

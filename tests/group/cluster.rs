@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{
-    Acquire, Code, Event, EventId, Explanation, HandOver, Lease, Problem, Release, Released, RenewBatch, Renewed,
+    Acquire, Code, Event, EventId, Explanation, HandOver, LeaseInfo, Problem, Release, Released, RenewBatch, Renewed,
     UpdateMetadata,
 };
 use tenure::client::{
@@ -142,7 +142,7 @@ impl Faulty {
 }
 
 impl Coordinator for Faulty {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         let refusal = *self.faults.refusal.lock().expect("plain");
         if let Some(code) = refusal {
             self.faults.refused.fetch_add(1, Ordering::SeqCst);
@@ -163,7 +163,7 @@ impl Coordinator for Faulty {
         self.through(Coordinator::release(&self.remote, name, release, budget))
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         self.through(Coordinator::hand_over(&self.remote, name, hand_over, budget))
     }
 
@@ -172,7 +172,7 @@ impl Coordinator for Faulty {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, Lease> {
+    ) -> ResponseFuture<'_, LeaseInfo> {
         self.through(Coordinator::update_metadata(&self.remote, name, update, budget))
     }
 
@@ -180,7 +180,7 @@ impl Coordinator for Faulty {
         self.read(Coordinator::explain(&self.remote, name, holder, budget))
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<LeaseInfo>> {
         self.read(self.remote.held(prefix, budget))
     }
 

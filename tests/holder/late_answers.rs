@@ -110,7 +110,7 @@ impl Link {
 }
 
 impl Coordinator for Link {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             self.claims.fetch_add(1, Ordering::SeqCst);
             let answer = if self.ignores_disconnects.load(Ordering::SeqCst) {
@@ -162,7 +162,12 @@ impl Coordinator for Link {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn hand_over(
+        &self,
+        name: LeaseName,
+        hand_over: HandOver,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             let answer = self.cluster.hand_over(name, hand_over, budget).await;
             self.wait_for_answer(|withheld| withheld.hand_overs).await;
@@ -175,7 +180,7 @@ impl Coordinator for Link {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, api::Lease> {
+    ) -> ResponseFuture<'_, api::LeaseInfo> {
         self.cluster.update_metadata(name, update, budget)
     }
 
@@ -183,7 +188,7 @@ impl Coordinator for Link {
         self.cluster.explain(name, holder, budget)
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::LeaseInfo>> {
         self.cluster.held(prefix, budget)
     }
 

@@ -267,7 +267,7 @@ fn released(answer: &Result<Released, CallError>) -> Ended {
     answer.as_ref().map_or_else(failure, |released| Ended::Changed(released.released))
 }
 
-fn held(lease: &api::Lease) -> Ended {
+fn held(lease: &api::LeaseInfo) -> Ended {
     // The node computes the time left after the client sent the request, so it is a lower bound from that time on.
     Ended::Held(lease.token, lease.ttl_ms.as_millis().map(|ttl| lease.expires_in_ms.map_or(ttl, |left| left.min(ttl))))
 }
@@ -282,7 +282,7 @@ macro_rules! local_call {
 }
 
 impl Coordinator for RecordingClient {
-    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn acquire(&self, name: LeaseName, claim: api::Acquire, budget: RetryBudget) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             let ttl_ms = match claim.ttl_ms {
                 Some(TtlMs::Millis(ttl_ms)) => Some(ttl_ms),
@@ -343,7 +343,12 @@ impl Coordinator for RecordingClient {
         })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, api::Lease> {
+    fn hand_over(
+        &self,
+        name: LeaseName,
+        hand_over: HandOver,
+        budget: RetryBudget,
+    ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
             let operation = self.begin(&hand_over.holder, &name, What::HandOver { token: hand_over.token });
             let call = local_call!(hand_over(name, hand_over, budget));
@@ -358,7 +363,7 @@ impl Coordinator for RecordingClient {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, api::Lease> {
+    ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(update_metadata(name, update, budget))))
     }
 
@@ -366,7 +371,7 @@ impl Coordinator for RecordingClient {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(explain(name, holder, budget))))
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<api::LeaseInfo>> {
         Box::pin(self.send(SendOptions::once(budget.total), local_call!(held(prefix, budget))))
     }
 

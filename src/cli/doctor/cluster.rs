@@ -6,7 +6,7 @@ use super::super::{duration, open_files};
 use super::clock::{self, LabelledClock};
 use super::finding::{Finding, Status};
 use super::probe::{Answers, Listener, NoAnswer, OpenFiles, Reached};
-use crate::api::{Cluster, Member};
+use crate::api::{Cluster, MemberInfo};
 use crate::config::{Config, RaftTimings};
 use crate::types::{MemberState, NodeId, Role};
 
@@ -134,7 +134,7 @@ fn quorum(asked: &[&Reached]) -> Finding {
     Finding::ok(name, format!("node {leader} leads in term {}, as seen by node {with}", newest.term))
 }
 
-fn member(member: &Member) -> Finding {
+fn member(member: &MemberInfo) -> Finding {
     let name = format!("member.{}", member.id);
     let contact = match member.last_contact_ms {
         Some(ms) => format!("last contact {} ago", duration::show(ms)),

@@ -7,7 +7,7 @@ use crate::cli::doctor::clock::Measured;
 use crate::cli::doctor::probe::Target;
 
 fn view(node: NodeId, quorum: bool) -> Cluster {
-    let member = |id: NodeId| Member {
+    let member = |id: NodeId| MemberInfo {
         id,
         role: if id == 1 { Role::Leader } else { Role::Follower },
         state: MemberState::Ok,

@@ -9,9 +9,9 @@ use super::credential::Http;
 use super::{Endpoints, Watch};
 use crate::access::AccessToken;
 use crate::api::{
-    Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, Lease, LeasePage, Members,
-    Queue, Release, Released, Renew, RenewBatch, Renewed, ReplaceMember, Revoked, Transfer, Transferred, TtlMs,
-    UpdateMetadata,
+    Acquire, AddMember, Addresses, Cluster, Event, EventId, Explanation, HandOver, History, LeaseInfo, LeasePage,
+    Members, Queue, Release, Released, Renew, RenewBatch, Renewed, ReplaceMember, Revoked, Transfer, Transferred,
+    TtlMs, UpdateMetadata,
 };
 use crate::client::coordinator::{Coordinator, Events, ResponseFuture};
 use crate::client::retry::RetryPolicy;
@@ -140,7 +140,7 @@ impl Remote {
     /// # Errors
     ///
     /// Refused with the code `held` or `wait_timeout` if the lease was not free in time, and the errors of [`Remote`].
-    pub async fn acquire(&self, name: &LeaseName, claim: &Acquire) -> Result<Lease, CallError> {
+    pub async fn acquire(&self, name: &LeaseName, claim: &Acquire) -> Result<LeaseInfo, CallError> {
         let claim = claim.clone();
         let probe = probe_interval(claim.ttl_ms);
         let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
@@ -161,7 +161,7 @@ impl Remote {
     /// # Errors
     ///
     /// Refused with the code `lost` if the grant has ended, and the errors of [`Remote`].
-    pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<Lease, CallError> {
+    pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<LeaseInfo, CallError> {
         self.post(lease_path(name, "/renew"), renew, RetryPolicy::Renewal).await
     }
 
@@ -194,7 +194,7 @@ impl Remote {
     /// # Errors
     ///
     /// Refused with the code `lost` or `no_such_waiter`, and the errors of [`Remote`].
-    pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<Lease, CallError> {
+    pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<LeaseInfo, CallError> {
         self.post(lease_path(name, "/handover"), hand_over, RetryPolicy::Never).await
     }
 
@@ -203,7 +203,7 @@ impl Remote {
     /// # Errors
     ///
     /// The errors of [`Remote`].
-    pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<Lease, CallError> {
+    pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<LeaseInfo, CallError> {
         self.post(lease_path(name, "/metadata"), update, RetryPolicy::Claim).await
     }
 
@@ -224,8 +224,8 @@ impl Remote {
     /// # Errors
     ///
     /// Refused with the code `not_found` if the cluster has no record of the lease, and the errors of [`Remote`].
-    pub async fn get(&self, name: &LeaseName) -> Result<Lease, CallError> {
-        let mut lease: Lease = self.read_leases(lease_path(name, ""), Vec::new()).await?;
+    pub async fn get(&self, name: &LeaseName) -> Result<LeaseInfo, CallError> {
+        let mut lease: LeaseInfo = self.read_leases(lease_path(name, ""), Vec::new()).await?;
         let query = ListQuery {
             prefix: name.to_string(),
             states: "active".to_owned(),
@@ -386,7 +386,7 @@ impl Remote {
 }
 
 impl Coordinator for Remote {
-    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn acquire(&self, name: LeaseName, claim: Acquire, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.acquire(&name, &claim).await })
     }
@@ -401,7 +401,7 @@ impl Coordinator for Remote {
         Box::pin(async move { remote.release(&name, &release).await })
     }
 
-    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, Lease> {
+    fn hand_over(&self, name: LeaseName, hand_over: HandOver, budget: RetryBudget) -> ResponseFuture<'_, LeaseInfo> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.hand_over(&name, &hand_over).await })
     }
@@ -411,7 +411,7 @@ impl Coordinator for Remote {
         name: LeaseName,
         update: UpdateMetadata,
         budget: RetryBudget,
-    ) -> ResponseFuture<'_, Lease> {
+    ) -> ResponseFuture<'_, LeaseInfo> {
         let remote = self.with_budget(budget);
         Box::pin(async move { remote.update_metadata(&name, &update).await })
     }
@@ -421,7 +421,7 @@ impl Coordinator for Remote {
         Box::pin(async move { remote.explain(&name, Some(&holder)).await })
     }
 
-    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<Lease>> {
+    fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<LeaseInfo>> {
         let remote = self.with_budget(budget);
         let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE_SIZE), ..ListQuery::default() };
         Box::pin(async move {

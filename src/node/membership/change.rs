@@ -11,7 +11,7 @@ use crate::node::Inner;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Answer, RequestError};
-use crate::node::status::Member;
+use crate::node::status::MemberStatus;
 use crate::peer::Transport;
 use crate::raft::{Change, ChangeError, PeerInfo, TransferError};
 use crate::storage::Storage;
@@ -39,7 +39,7 @@ pub enum MemberRefusal {
 /// The facts that decide whether the leader makes a change.
 struct View {
     own: NodeId,
-    members: Vec<Member>,
+    members: Vec<MemberStatus>,
     /// The ids of all nodes that joined the cluster, removed ones included.
     used: BTreeSet<NodeId>,
     may_be_reached: bool,
@@ -208,7 +208,7 @@ impl View {
         Ok(Step::Make(Change::Remove(id)))
     }
 
-    fn member(&self, id: NodeId) -> Result<&Member, RequestError> {
+    fn member(&self, id: NodeId) -> Result<&MemberStatus, RequestError> {
         self.members.iter().find(|member| member.id == id).ok_or_else(|| {
             let removed = if self.used.contains(&id) { ": it was removed" } else { "" };
             let detail = format!("node {id} is not a member of this cluster{removed}");
@@ -216,13 +216,13 @@ impl View {
         })
     }
 
-    fn voters(&self) -> impl Iterator<Item = &Member> {
+    fn voters(&self) -> impl Iterator<Item = &MemberStatus> {
         self.members.iter().filter(|member| member.role != Role::Learner)
     }
 
     /// Fails unless the learner can vote: the leader hears it, it has almost all entries, and the cluster knows its
     /// disk.
-    fn caught_up(&self, member: &Member) -> Result<(), RequestError> {
+    fn caught_up(&self, member: &MemberStatus) -> Result<(), RequestError> {
         let id = member.id;
         if member.state == MemberState::Unreachable || !self.used.contains(&id) {
             return Err(lags(format!("node {id} does not answer the leader: start it with --join")));
@@ -239,8 +239,8 @@ impl View {
     /// Fails unless a majority of the voters after the change is healthy.
     fn rest_is_healthy(&self, removed: NodeId, added: Option<NodeId>) -> Result<(), RequestError> {
         let stays =
-            |member: &&Member| member.id != removed && (member.role != Role::Learner || Some(member.id) == added);
-        let rest: Vec<&Member> = self.members.iter().filter(stays).collect();
+            |member: &&MemberStatus| member.id != removed && (member.role != Role::Learner || Some(member.id) == added);
+        let rest: Vec<&MemberStatus> = self.members.iter().filter(stays).collect();
         let healthy = rest.iter().filter(|member| member.state == MemberState::Ok).count();
         if healthy > rest.len() / 2 {
             return Ok(());
@@ -319,9 +319,9 @@ fn transfer_error(error: TransferError) -> ProposeError {
 mod tests {
     use super::*;
 
-    fn member(id: NodeId, role: Role) -> Member {
+    fn member(id: NodeId, role: Role) -> MemberStatus {
         let (http, peer) = (format!("127.0.0.1:{}", 8_000 + id), format!("127.0.0.1:{}", 9_000 + id));
-        Member {
+        MemberStatus {
             id,
             role,
             state: MemberState::Ok,
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn with(id: usize, change: impl Fn(&mut Member)) -> View {
+    fn with(id: usize, change: impl Fn(&mut MemberStatus)) -> View {
         let mut view = view();
         change(&mut view.members[id - 1]);
         view

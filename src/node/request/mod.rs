@@ -19,7 +19,7 @@ use crate::access::{AccessChange, AccessView, Denied, Need};
 use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
 use crate::node::request::propose::Class;
-use crate::node::status::Member;
+use crate::node::status::MemberStatus;
 use crate::peer::Lane;
 use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, MemberChange, NodeId, Right};
 
@@ -116,7 +116,7 @@ pub enum Answer {
         leases: Vec<Lease>,
         next: Option<ListCursor>,
     },
-    Members(Vec<Member>),
+    Members(Vec<MemberStatus>),
     /// The first waiters of a queue that is too long for one answer. The whole queue has `total` waiters.
     QueuePart {
         waiters: Vec<Waiter>,

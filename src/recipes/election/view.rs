@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{Lease, LeaseState, Timestamp};
+use crate::api::{LeaseInfo, LeaseState, Timestamp};
 use crate::client::{CallError, Coordinator, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName, Metadata, OWN_KEYS};
@@ -56,8 +56,8 @@ pub(super) async fn read_leader(
     Ok(LeaderView { leader: held.map(Leader::from) })
 }
 
-impl From<Lease> for Leader {
-    fn from(mut lease: Lease) -> Leader {
+impl From<LeaseInfo> for Leader {
+    fn from(mut lease: LeaseInfo) -> Leader {
         let mark = lease.metadata.get(ESTABLISHED_KEY).and_then(|token| token.parse::<FencingToken>().ok());
         let is_established = mark.is_some_and(|token| token.as_u64() == lease.token.as_u64());
         lease.metadata.retain(|key, _| !key.starts_with(OWN_KEYS));

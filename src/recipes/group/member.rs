@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::{Lease, LeaseState, Timestamp};
+use crate::api::{LeaseInfo, LeaseState, Timestamp};
 use crate::client::LeaseOptions;
 use crate::token::FencingToken;
 use crate::types::{InvalidValue, Metadata, OWN_KEYS};
@@ -39,7 +39,7 @@ pub struct Member {
 
 impl Member {
     /// Reads a member from its lease. `None` if the lease is not the lease of a member.
-    pub(super) fn of(mut lease: Lease, prefix: &str) -> Option<Member> {
+    pub(super) fn of(mut lease: LeaseInfo, prefix: &str) -> Option<Member> {
         let id = lease.name.strip_prefix(prefix)?.to_owned();
         let weight = lease.metadata.get(WEIGHT_KEY)?.parse().ok()?;
         let is_ready = lease.metadata.get(READY_KEY).is_some_and(|ready| ready == "true");

@@ -7,7 +7,7 @@ use sse_stream::Sse;
 
 use super::{Input, input, json, texts};
 use crate::api::{
-    AccessControl, Cluster, CreatedToken, Event, Explanation, History, Lease, LeasePage, Members, Problem, Queue,
+    AccessControl, Cluster, CreatedToken, Event, Explanation, History, LeaseInfo, LeasePage, Members, Problem, Queue,
     Released, Renewed, Revoked, Transferred, Version,
 };
 use crate::client::http::events::parse_events;
@@ -20,7 +20,7 @@ pub(super) fn inputs() -> Vec<Input> {
 fn answer(bytes: &[u8]) -> bool {
     let Some((kind, body)) = bytes.split_first() else { return false };
     match kind {
-        b'l' => json::<Lease>(body).is_some(),
+        b'l' => json::<LeaseInfo>(body).is_some(),
         b'p' => json::<Problem>(body).is_some(),
         b'e' => json::<Event>(body).is_some(),
         b'b' => json::<Renewed>(body).is_some(),

@@ -100,6 +100,8 @@ pub enum Need<'a> {
     Principal,
     /// A right on each of these names.
     Names(Right, Vec<&'a LeaseName>),
+    /// The right `operate` on this name, or `hold` for a lease of the caller.
+    HandOver(&'a LeaseName),
     /// The right `read` on all names with this prefix.
     Prefix(&'a str),
     Admin,
@@ -238,15 +240,18 @@ impl Access {
         }
     }
 
-    /// Decides about a request. Returns the principal whose leases the request concerns; `None` if each caller may do
-    /// everything.
+    /// Decides about a request. Returns the principal whose leases the request concerns; `None` if it may concern the
+    /// leases of all principals.
     pub fn authorize(&self, caller: &Caller, need: &Need<'_>) -> Result<Option<AccessName>, Denied> {
         if *caller == Caller::Program || !self.is_enabled() {
             return Ok(None);
         }
         let principal = self.authenticate(caller)?;
-        self.require(principal, need)?;
-        Ok(Some(principal.clone()))
+        let concerns_all = matches!(need, Need::HandOver(name) if self.may(principal, Right::Operate, name.as_str()));
+        if !concerns_all {
+            self.require(principal, need)?;
+        }
+        Ok((!concerns_all).then(|| principal.clone()))
     }
 
     fn authenticate(&self, caller: &Caller) -> Result<&AccessName, Denied> {
@@ -270,6 +275,7 @@ impl Access {
             Need::Prefix(prefix) if self.may(principal, Right::Read, prefix) => Ok(()),
             Need::Prefix("") => forbidden("read all leases: name a prefix that it may read".to_owned()),
             Need::Prefix(prefix) => forbidden(format!("read all leases with the prefix {prefix:?}")),
+            Need::HandOver(name) => self.require(principal, &Need::Names(Right::Hold, vec![name])),
             Need::Names(right, names) => match names.iter().find(|name| !self.may(principal, *right, name.as_str())) {
                 None => Ok(()),
                 Some(name) => forbidden(format!("{} {:?}", right.verb(), name.as_str())),
@@ -454,6 +460,17 @@ mod tests {
         let (known, unknown) = (LeaseName::new("jobs/a").expect("valid"), LeaseName::new("x").expect("valid"));
         let both = Need::Names(Right::Hold, vec![&known, &unknown]);
         assert!(matches!(access.authorize(&Caller::Token(hash(3)), &both), Err(Denied::Forbidden(_))));
+    }
+
+    #[test]
+    fn operator_hands_over_leases_of_all_principals() {
+        let (access, ci) = (guarded(), AccessName::new("ci").expect("valid"));
+        let name = |lease| LeaseName::new(lease).expect("valid");
+        let decide = |token, lease| access.authorize(&Caller::Token(hash(token)), &Need::HandOver(&name(lease)));
+        assert_eq!(decide(3, "stuck/a"), Ok(None));
+        assert_eq!(decide(3, "jobs/a"), Ok(Some(ci)), "only its own leases");
+        assert!(matches!(decide(3, "reports/a"), Err(Denied::Forbidden(_))));
+        assert_eq!(decide(1, "jobs/a"), Ok(None), "an administrator");
     }
 
     #[test]

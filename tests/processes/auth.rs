@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure::access::AccessToken;
 use tenure::client::{CallError, Endpoints, Remote};
 use tenure::types::Consistency;
-use tenure::{LeaseManager, LeaseName, LeaseOptions, Wait};
+use tenure::{FencingToken, Lease, LeaseManager, LeaseName, LeaseOptions, Wait};
 
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::commands::{CommandOutput, run_at};
@@ -19,6 +19,7 @@ use crate::tls;
 
 strict!(
     access_control_is_set_up_with_a_few_commands,
+    operator_hands_over_a_lease_of_another_principal,
     principals_cannot_touch_leases_of_others,
     revoked_token_stops_on_each_node_at_once,
     administrator_cannot_lock_itself_out,
@@ -182,6 +183,22 @@ async fn access_control_is_set_up_with_a_few_commands() {
     assert_eq!(run_with(&guarded.cluster, None, "lease get jobs/a").await.code, Some(0));
 }
 
+type Waiting = tokio::task::JoinHandle<Result<(FencingToken, Lease), CallError>>;
+
+/// Waits for a lease in the background, with the access token of a principal. Returns when the queue has it.
+async fn waiter_of(guarded: &Guarded, access_token: &str, name: &str) -> Waiting {
+    let endpoints: Endpoints = guarded.cluster.client.endpoints().parse().expect("URLs");
+    let remote = Remote::new(endpoints).with_token(&access_token.parse().expect("a token"));
+    let manager = LeaseManager::new(remote);
+    let lease = manager.lease_with(name, LeaseOptions::default().ttl(Duration::from_secs(30))).expect("valid");
+    let waiting = tokio::spawn(async move { lease.acquire(Wait::UpTo(SOON)).await.map(|token| (token, lease)) });
+    let began = Instant::now();
+    while !guarded.run(access_token, &format!("lease queue {name} -o json")).await.stdout.contains("since_at") {
+        assert!(began.elapsed() < SOON, "it does not wait");
+    }
+    waiting
+}
+
 async fn principals_cannot_touch_leases_of_others() {
     let guarded = Guarded::start("").await;
     let (one, two) = (guarded.principal("one", "--hold jobs/").await, guarded.principal("two", "--hold jobs/").await);
@@ -196,15 +213,7 @@ async fn principals_cannot_touch_leases_of_others() {
     assert_eq!((&seen["token"], &seen["holder"]), (&json!(token), &json!("h")), "the lease is as before");
     assert_eq!(guarded.run(&one, &format!("lease renew jobs/a --holder h --token {token}")).await.code, Some(0));
     // The queue works across principals, and the lease then belongs to the waiter.
-    let endpoints: Endpoints = guarded.cluster.client.endpoints().parse().expect("URLs");
-    let remote = Remote::new(endpoints).with_token(&two.parse().expect("a token"));
-    let manager = LeaseManager::new(remote);
-    let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(30))).expect("valid");
-    let waiting = tokio::spawn(async move { lease.acquire(Wait::UpTo(SOON)).await.map(|token| (token, lease)) });
-    let began = Instant::now();
-    while !guarded.run(&one, "lease queue jobs/a -o json").await.stdout.contains("since_at") {
-        assert!(began.elapsed() < SOON, "it does not wait");
-    }
+    let waiting = waiter_of(&guarded, &two, "jobs/a").await;
     assert_eq!(guarded.run(&one, &format!("lease release jobs/a --holder h --token {token}")).await.code, Some(0));
     let (next, _lease) = waiting.await.expect("no panic").expect("granted");
     assert!(next.to_string().parse::<u64>().expect("digits") > token.parse().expect("digits"));
@@ -215,6 +224,27 @@ async fn principals_cannot_touch_leases_of_others() {
     let renew = format!("lease renew jobs/old --holder h --token {}", old.trim_end());
     assert_eq!(guarded.run(&one, &renew).await.code, Some(0));
     assert_eq!(guarded.run(&two, &renew).await.code, Some(0));
+}
+
+async fn operator_hands_over_a_lease_of_another_principal() {
+    let guarded = Guarded::start("").await;
+    let (one, two) = (guarded.principal("one", "--hold jobs/").await, guarded.principal("two", "--hold jobs/").await);
+    let operator = guarded.principal("operator", "--operate jobs/").await;
+    let token = guarded.run(&one, "lease acquire jobs/a --holder h --ttl 60s").await.stdout.trim_end().to_owned();
+    let lease = waiter_of(&guarded, &two, "jobs/a").await;
+    let hand_over = format!("lease handover jobs/a --holder h --token {token}");
+    guarded.run(&two, &hand_over).await.refused("lost");
+    assert_eq!(guarded.run(&operator, &hand_over).await.code, Some(0));
+    let (next, _lease) = lease.await.expect("no panic").expect("granted");
+    // The lease now belongs to the waiter's principal, and to no other one.
+    let renew = format!("lease renew jobs/a --holder h --token {token}");
+    guarded.run(&one, &renew).await.refused("lost");
+    let shown = guarded.run(&two, "lease get jobs/a -o json").await.stdout;
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown["token"], json!(next.to_string()));
+    let taken = format!("lease renew jobs/a --holder {} --token {next}", shown["holder"].as_str().expect("a text"));
+    guarded.run(&one, &taken).await.refused("lost");
+    assert_eq!(guarded.run(&two, &taken).await.code, Some(0));
 }
 
 /// The documented bound: a heartbeat interval after the answer, each node refuses the token. The test allows a second for a

@@ -220,9 +220,8 @@ impl Request {
                 Command::Renew { leases, .. } => {
                     return Need::Names(Right::Hold, leases.iter().map(|renewal| &renewal.name).collect());
                 }
-                Command::Release { name, .. }
-                | Command::HandOver { name, .. }
-                | Command::UpdateMetadata { name, .. } => (Right::Hold, name),
+                Command::HandOver { name, .. } => return Need::HandOver(name),
+                Command::Release { name, .. } | Command::UpdateMetadata { name, .. } => (Right::Hold, name),
                 Command::Revoke { name, .. } => (Right::Operate, name),
                 // Only nodes send these.
                 _ => return Need::Admin,

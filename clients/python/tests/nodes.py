@@ -56,6 +56,11 @@ class Cluster:
         self.urls = [f"{scheme}://127.0.0.1:{port}" for port in self.http]
         self.processes = [self._start(index + 1) for index in range(nodes)]
 
+    def start(self, node: int) -> None:
+        """Starts this node again after its end."""
+        self.processes[node - 1].wait()
+        self.processes[node - 1] = self._start(node)
+
     def _start(self, node: int) -> subprocess.Popen[bytes]:
         log = (self.folder / f"node{node}.log").open("ab")
         command = [binary(), "serve", "--config", str(self.folder / "cluster.toml"), "--node", str(node)]

@@ -114,8 +114,18 @@ def test_watch_iterates_over_transitions(manager: LeaseManager) -> None:
     index = manager.client.history("sync/watched")["transitions"][-1]["index"]
     handle.release()
     events = manager.client.watch("sync/watched", after=str(index))
+    assert events.position == str(index)
     assert next(events)["event"] == "released"
-    events.close()  # type: ignore[attr-defined]
+    position = events.position
+    assert position != str(index)
+    handle.acquire()
+    handle.release()
+    with manager.client.watch("sync/watched", after=position) as resumed:
+        assert [next(resumed)["event"], next(resumed)["event"]] == ["granted", "released"]
+    assert next(events)["event"] == "granted"
+    events.close()
+    assert next(events)["event"] == "released", "a closed watch continues after its position"
+    events.close()
 
 
 def test_manager_that_is_shut_down_refuses_calls(cluster: Cluster) -> None:

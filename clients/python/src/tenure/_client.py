@@ -108,7 +108,8 @@ class Client:
     def watch(self, prefix: str = "", *, after: str | None = None) -> Watch:
         """Iterates over the transitions of leases whose names start with `prefix`, each once and in order.
 
-        The watch starts now, or after the position `after` of an earlier one. It resumes after broken connections.
+        The watch starts now, or after the position `after` of an earlier one. It resumes after broken connections, also if
+        no node runs for a while.
         """
         return Watch(self._transport, prefix, after, self._timeout)
 

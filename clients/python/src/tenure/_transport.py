@@ -117,6 +117,8 @@ class Transport:
     def stream(self, url: str, query: Mapping[str, str]) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Opens a GET request whose answer has no end."""
         self._owner.check()
+        if self._http.is_closed:
+            raise ShutDown
         return self._http.stream("GET", url, params=query, headers={"accept": "text/event-stream"})
 
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SILENCE_TIMEOUT = 30.0
 # Pause before a broken stream is opened again. It prevents a busy loop if streams break at once.
 RECONNECT_DELAY = 0.2
+# Without any node, the pause doubles up to this one.
+LONGEST_RECONNECT_DELAY = 2.0
 MAX_EVENT_BYTES = 1024 * 1024
 # A watch with one of these problems cannot succeed at another node.
 _FINAL = frozenset(["compacted", "invalid", "unauthenticated", "forbidden"])
@@ -81,8 +83,9 @@ class EventParser:
 class Watch:
     """An endless iterator over transitions: each once and in order, also across broken connections and failed nodes.
 
-    `async for event in client.watch("jobs/")`. If an iteration is cancelled or fails, the next one continues without a gap.
-    Use it in `async with` to close its connection at the end.
+    `async for event in client.watch("jobs/")`. After its first connection it waits without a limit for a node, and continues
+    after its position. If an iteration is cancelled or fails, the next one continues without a gap. Use it in `async with`
+    to close its connection at the end.
     """
 
     def __init__(self, transport: Transport, prefix: str, after: str | None, timeout: float) -> None:
@@ -91,6 +94,7 @@ class Watch:
         self._prefix = prefix
         self._position = after
         self._timeout = timeout
+        self._has_been_open = False
         self._stack = AsyncExitStack()
         self._chunks: AsyncIterator[bytes] | None = None
         self._reading: asyncio.Task[bytes] | None = None
@@ -110,9 +114,10 @@ class Watch:
         """Waits for the next transition.
 
         Raises:
-            Refused: the code is `compacted`: the cluster no longer keeps the next events. List the leases and start a new
-                watch.
-            Unavailable: no node opened a stream in time. The next call tries again.
+            Refused: no node will serve this watch. The code is `compacted`: the cluster no longer keeps the next events, so
+                list the leases and start a new watch. Or it is `invalid`, `unauthenticated` or `forbidden`.
+            Unavailable: no node opened the first stream in time. The next call tries again.
+            ShutDown: the client is closed.
         """
         while True:
             while self._received:
@@ -143,7 +148,7 @@ class Watch:
         endpoints = self._transport.endpoints
         urls, first = endpoints.urls, endpoints.preferred
         reasons: dict[int, str] = {}
-        attempt = 0
+        attempt, pause = 0, RECONNECT_DELAY
         while True:
             index = (first + attempt) % len(urls)
             opening = asyncio.ensure_future(self._open(urls[index]))
@@ -156,14 +161,16 @@ class Watch:
             why = opening.result() if ended else f"{urls[index]} did not answer within {self._timeout:g} s"
             if not isinstance(why, str):
                 endpoints.prefer(index)
+                self._has_been_open = True
                 self._chunks = why
                 return why
             reasons[index] = why
-            if clock() - began >= self._timeout:
+            if not self._has_been_open and clock() - began >= self._timeout:
                 raise Unavailable("; ".join(reasons.values()))
             attempt += 1
             if attempt % len(urls) == 0:
-                await asyncio.sleep(RECONNECT_DELAY)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RECONNECT_DELAY)
 
     async def _open(self, endpoint: str) -> AsyncIterator[bytes] | str:
         """Opens a stream. Returns its chunks, or why the node did not open it."""

@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from . import _election
+from . import _election, _watch
 from . import _lease as _async
 from . import _manager as _managers
 from ._errors import LeaseLost, ShutDown, TenureError
@@ -549,9 +549,9 @@ class Client:
         """Iterates over the leases in the order of their names, one for each holder."""
         return self._loop.iterate(self._client.list(prefix, holder=holder, states=states))
 
-    def watch(self, prefix: str = "", *, after: str | None = None) -> Iterator[api.Event]:
+    def watch(self, prefix: str = "", *, after: str | None = None) -> Watch:
         """Iterates over the transitions of leases, each once and in order, as `tenure.Client.watch`."""
-        return self._loop.iterate(self._client.watch(prefix, after=after))
+        return Watch(self._loop, self._client.watch(prefix, after=after))
 
     def revoke(self, name: str, reason: str = "") -> int:
         """Takes a lease from all its holders. Returns their number."""
@@ -564,6 +564,34 @@ class Client:
     def version(self) -> api.Version:
         """Returns the version of the node that answers."""
         return self._loop.run(self._client.version())
+
+
+class Watch(Iterator["api.Event"], AbstractContextManager["Watch"]):
+    """An endless iterator over transitions, as the result of `tenure.Client.watch`. A `with` closes its connection."""
+
+    def __init__(self, loop: _Loop, watch: _watch.Watch) -> None:
+        """Only `Client.watch` creates watches."""
+        self._loop = loop
+        self._watch = watch
+
+    @property
+    def position(self) -> str | None:
+        """The position after the last event, for `Client.watch(after=...)`. `None` before the first answer."""
+        return self._watch.position
+
+    def __next__(self) -> api.Event:
+        """Waits for the next transition. The errors are those of the watch of `tenure.Client`."""
+        return self._loop.run(self._watch.__anext__())
+
+    def close(self) -> None:
+        """Closes the connection. The next iteration opens another one after the last position."""
+        if self._loop.owner.is_here:
+            with contextlib.suppress(ShutDown):
+                self._loop.run(self._watch.aclose())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Closes the connection."""
+        self.close()
 
 
 class Election:

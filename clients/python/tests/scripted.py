@@ -134,6 +134,12 @@ class ScriptedServer:
             await asyncio.wait({answering, closing})
 
 
+def in_turn(*answers: Answer) -> Handler:
+    """The answers in turn. The last one answers all further requests."""
+    left = list(answers)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]
+
+
 async def _hang(_: Request) -> Answer:
     await asyncio.Event().wait()
     return CLOSE

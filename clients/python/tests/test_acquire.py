@@ -17,6 +17,7 @@ from scripted import (
     Request,
     ScriptedServer,
     granted,
+    in_turn,
     lease,
     problem,
     renewed,
@@ -36,8 +37,7 @@ async def hang(_: Request) -> Answer:
 
 def lost_answer() -> Handler:
     """The first answer to a claim is lost, and the next one is a refusal."""
-    answers = iter([CLOSE, HELD])
-    return lambda _: next(answers)
+    return in_turn(CLOSE, HELD)
 
 
 async def test_held_lease_is_refused(server: ScriptedServer, clock: ManualClock) -> None:
@@ -53,9 +53,8 @@ async def test_held_lease_is_refused(server: ScriptedServer, clock: ManualClock)
 
 
 async def test_refusal_after_a_lost_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    answers = iter([CLOSE, HELD])
     async with managed(server, clock) as m:
-        server.on("acquire", lambda _: next(answers))
+        server.on("acquire", lost_answer())
         server.on("explain", standing("unknown"))
         job = m.manager.handle("job", ttl=3)
         with pytest.raises(Unknown) as caught:
@@ -66,9 +65,8 @@ async def test_refusal_after_a_lost_answer_is_unknown(server: ScriptedServer, cl
 
 
 async def test_grant_after_a_lost_answer_is_held(server: ScriptedServer, clock: ManualClock) -> None:
-    answers = iter([CLOSE, granted()])
     async with managed(server, clock) as m:
-        server.on("acquire", lambda _: next(answers))
+        server.on("acquire", in_turn(CLOSE, granted()))
         assert await m.manager.handle("job", ttl=3).acquire() == TOKEN
 
 
@@ -272,21 +270,19 @@ async def test_release_gives_the_lease_up_first(server: ScriptedServer, clock: M
 
 
 async def test_release_without_an_answer_asks_the_history(server: ScriptedServer, clock: ManualClock) -> None:
-    answers = iter([CLOSE, Answer({"released": False})])
     async with managed(server, clock) as m:
         job = m.manager.handle("job", ttl=3)
         await job.acquire()
-        server.on("release", lambda _: next(answers))
+        server.on("release", in_turn(CLOSE, Answer({"released": False})))
         server.on("explain", standing("ended", event={"token": str(TOKEN), "event": "released"}))
         assert await job.release() is True
 
 
 async def test_release_of_a_forgotten_grant_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    answers = iter([CLOSE, Answer({"released": False})])
     async with managed(server, clock) as m:
         job = m.manager.handle("job", ttl=3)
         await job.acquire()
-        server.on("release", lambda _: next(answers))
+        server.on("release", in_turn(CLOSE, Answer({"released": False})))
         server.on("explain", standing("unknown"))
         with pytest.raises(Unknown):
             await job.release()

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from managers import managed
-from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, granted, lease, lost, renewed
+from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, lost, renewed
 from tenure import Loss, states
 
 
@@ -236,11 +236,10 @@ async def test_infinite_lease_is_checked_every_10_s(server: ScriptedServer, cloc
 
 async def test_invalid_renewal_answers_do_not_end_the_lease(server: ScriptedServer, clock: ManualClock) -> None:
     invalid = [{}, {"results": []}, {"results": [{"name": "job"}]}, {"results": [{"name": "job", "lease": {"ttl_ms": "x"}}]}]
-    answers = iter([Answer(body) for body in invalid] + [CLOSE] * 100)
     async with managed(server, clock) as m:
         job = m.manager.handle("job", ttl=3)
         await job.acquire()
-        m.fail_renewals(lambda _: next(answers))
+        m.fail_renewals(in_turn(*(Answer(body) for body in invalid), CLOSE))
         clock.now += 1.11
         for failures in range(1, 5):
             await m.until(lambda f=failures: isinstance(job.state, states.AtRisk) and job.state.failures >= f)  # type: ignore[misc]

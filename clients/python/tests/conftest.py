@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -17,6 +19,37 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variables of the developer do not count."""
     for name in _VARIABLES:
         monkeypatch.delenv(f"TENURE_{name}", raising=False)
+
+
+def pytest_collection_finish() -> None:
+    """The imported modules are no garbage. Without them, a collection is quick."""
+    gc.freeze()
+
+
+class _Records(logging.Handler):
+    """Keeps all records."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def _no_error_of_asyncio() -> Iterator[None]:
+    """The event loop reports no error, such as `Task exception was never retrieved`.
+
+    The loop finds most of these errors when the garbage is collected.
+    """
+    records = _Records()
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(records)
+    yield
+    gc.collect()
+    logger.removeHandler(records)
+    assert records.lines == []
 
 
 @pytest.fixture

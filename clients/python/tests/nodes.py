@@ -85,6 +85,28 @@ class Cluster:
             body: bytes = answer.read()
             return body
 
+    def auth(self, *words: str, token: str = "") -> str:
+        """The output of `tenure auth` with these words."""
+        variables = {"TENURE_ENDPOINTS": ",".join(self.urls), "TENURE_ACCESS_TOKEN": token}
+        ended = subprocess.run(
+            [binary(), "auth", *words], env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return ended.stdout.strip()
+
+    def enable_access_control(self) -> str:
+        """Turns access control on. Returns the token of an administrator."""
+        self.auth("role", "set", "admin", "--admin")
+        self.auth("principal", "set", "root", "--role", "admin")
+        token = self.auth("token", "create", "root")
+        self.auth("enable", token=token)
+        return token
+
+    def create_reader(self, prefix: str, root: str) -> str:
+        """Creates a principal that reads the leases with this prefix. Returns its token."""
+        self.auth("role", "set", "reader", "--read", prefix, token=root)
+        self.auth("principal", "set", "reader", "--role", "reader", token=root)
+        return self.auth("token", "create", "reader", token=root)
+
     def signal(self, node: int, number: signal.Signals) -> None:
         """Sends a signal to this node."""
         self.processes[node - 1].send_signal(number)

@@ -13,7 +13,7 @@ import pytest
 
 import tenure
 from nodes import Cluster, binary
-from tenure import Client, Leader, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, sync
+from tenure import Client, Leader, LeaseLost, LeaseManager, Loss, Refused, Unavailable
 from tenure._transport import Transport
 
 
@@ -264,38 +264,3 @@ async def test_tls_and_client_certificates_work(tmp_path: Path) -> None:
 def _make_certificates(folder: Path) -> None:
     command = [binary(), "tls", "init", "tls", "--config", "cluster.toml"]
     subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
-
-
-async def test_watch_outlives_an_outage_of_all_nodes(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    try:
-        cluster.wait_ready()
-        blocking = await asyncio.to_thread(sync.LeaseManager, cluster.urls)
-        async with LeaseManager(cluster.urls) as manager, manager.client.watch("outage/") as watch:
-            events = await asyncio.to_thread(blocking.client.watch, "outage/")
-            waiting = [asyncio.ensure_future(watch.__anext__()), asyncio.ensure_future(asyncio.to_thread(next, events))]
-            while watch.position is None or events.position is None:
-                await asyncio.sleep(0.01)
-            async with manager.lease("outage/before", ttl=3):
-                assert [event["name"] for event in await asyncio.gather(*waiting)] == ["outage/before"] * 2
-            released = [await watch.__anext__(), await asyncio.to_thread(next, events)]
-            assert [event["event"] for event in released] == ["released"] * 2
-            waiting = [asyncio.ensure_future(watch.__anext__()), asyncio.ensure_future(asyncio.to_thread(next, events))]
-            cluster.signal(1, signal.SIGKILL)
-            # Longer than the timeout of the client, which is that of the first connection.
-            _, pending = await asyncio.wait(waiting, timeout=6)
-            assert pending == set(waiting)
-            cluster.start(1)
-            await asyncio.to_thread(cluster.wait_ready)
-            async with manager.lease("outage/after", ttl=3):
-                after = await asyncio.wait_for(asyncio.gather(*waiting), 20)
-            assert [event["name"] for event in after] == ["outage/after"] * 2
-            assert (await watch.__anext__())["event"] == "released"
-            cluster.signal(1, signal.SIGKILL)
-            ending = asyncio.ensure_future(watch.__anext__())
-            await manager.shutdown()
-            with pytest.raises(ShutDown):
-                await asyncio.wait_for(ending, 10)
-        await asyncio.to_thread(blocking.shutdown)
-    finally:
-        cluster.stop()

@@ -71,6 +71,18 @@ async def test_interrupt_at_the_grant_releases_the_lease(cluster: Cluster, other
     await program.ends()
 
 
+async def test_interrupt_at_an_event_does_not_lose_it(cluster: Cluster, other: LeaseManager) -> None:
+    name = "interrupt/watched"
+    async with other.lease(name, ttl=10):
+        pass
+    granted = (await other.client.history(name))["transitions"][-2]["index"]
+    program = await Program.start(cluster, name, "watch", str(granted - 1))
+    assert await program.line() == "interrupted"
+    assert await program.line() == "True"
+    assert await program.line() == "granted released"
+    await program.ends()
+
+
 @pytest.mark.parametrize("call", CALLS)
 async def test_interrupt_in_the_queue_leaves_it(cluster: Cluster, other: LeaseManager, call: str) -> None:
     name = f"interrupt/queued/{call}"

@@ -12,11 +12,10 @@ import pytest
 
 import tenure
 from managers import managed
-from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, problem
+from scripted import Answer, ManualClock, Request, ScriptedServer, problem
 from tenure import Client, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown
 from tenure._clock import system_clock
 from tenure._endpoints import MAX_ENDPOINTS, Endpoints
-from tenure._watch import MAX_EVENT_BYTES, EventParser, ServerEvent
 
 
 def test_endpoints_are_hosts_or_urls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,38 +110,6 @@ def test_errors_survive_a_pickle() -> None:
     ]
     assert [str(error) for error in errors[:3]] == texts
     assert str(errors[4]) == "the lease 'job' was lost: an operator revoked it"
-
-
-def test_events_do_not_depend_on_the_chunk_size() -> None:
-    text = ': alive\n\nid: 7.0\nevent: granted\ndata: {"a":1}\n\nid:8\r\n\r\ndata: aé\ndata: b\n\n'.encode()
-    expected = [ServerEvent("7.0", '{"a":1}'), ServerEvent("8", None), ServerEvent(None, "aé\nb")]
-    for size in range(1, len(text)):
-        parser = EventParser()
-        chunks = [text[start : start + size] for start in range(0, len(text), size)]
-        assert [event for chunk in chunks for event in parser.feed(chunk)] == expected
-
-
-def test_endless_event_is_not_kept() -> None:
-    for endless in (b"x", b"data: x\n"):
-        parser = EventParser()
-        with pytest.raises(ValueError, match="too large"):
-            for _ in range(MAX_EVENT_BYTES):
-                parser.feed(endless * 1024)
-
-
-async def test_watch_resumes_after_its_last_position(server: ScriptedServer) -> None:
-    first = b'id: 5\n\nid: 6\nevent: new\ndata: {"event": "event_of_a_newer_server", "name": "a", "new": 1}\n\n'
-    lagged = b'event: lagged\ndata: {"code": "lagged"}\n\nid: 7\ndata: {"event": "granted", "name": "b"}\n\n'
-    answers = iter([Answer(first), CLOSE, problem("no_leader", 503), Answer(lagged), problem("compacted", 410, oldest=9)])
-    server.on("watch", lambda _: next(answers))
-    async with Client(server.urls) as client, client.watch("jobs/") as watch:
-        events = [await watch.__anext__(), await watch.__anext__()]
-        assert [event["event"] for event in events] == ["event_of_a_newer_server", "granted"]
-        with pytest.raises(Refused) as caught:
-            await watch.__anext__()
-    assert (caught.value.code, caught.value.problem.get("oldest")) == ("compacted", 9)
-    queries = [request.path.partition("?")[2] for request in server.of("watch")]
-    assert queries == ["prefix=jobs%2F", *["prefix=jobs%2F&after=6"] * 3, "prefix=jobs%2F&after=7"]
 
 
 async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 async def acquire_within(lock: asyncio.Lock, seconds: float) -> bool:
@@ -19,6 +23,20 @@ async def acquire_within(lock: asyncio.Lock, seconds: float) -> bool:
     acquired.cancel()
     await asyncio.wait({acquired})
     return not acquired.cancelled()
+
+
+def start_task(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Starts a task. The event loop reports no error of it, also if its owner is gone at its end."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return task
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancels the task and waits for its end."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> bool:

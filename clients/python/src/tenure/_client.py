@@ -55,7 +55,6 @@ class Client:
         """
         check_between("timeout", timeout, 0.001, DAY)
         self._transport = Transport(endpoints, token, ca, cert, key)
-        self._timeout = timeout
         self._budget = RetryBudget.within(timeout)
         self._consistency = consistency
 
@@ -111,7 +110,7 @@ class Client:
         The watch starts now, or after the position `after` of an earlier one. It resumes after broken connections, also if
         no node runs for a while.
         """
-        return Watch(self._transport, prefix, after, self._timeout)
+        return Watch(self._transport, prefix, after, self._budget)
 
     async def revoke(self, name: str, reason: str = "") -> int:
         """Takes a lease from all its holders. Returns their number. The history keeps `reason`, at most 500 bytes.

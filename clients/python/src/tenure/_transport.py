@@ -121,6 +121,14 @@ class Transport:
             raise ShutDown
         return self._http.stream("GET", url, params=query, headers={"accept": "text/event-stream"})
 
+    async def is_ready(self, endpoint: str) -> bool:
+        """Whether the node knows a leader and has caught up with it.
+
+        Raises:
+            httpx.HTTPError, httpx.StreamError, OSError: the node did not answer.
+        """
+        return (await self._http.get(endpoint + "readyz")).status_code != httpx.codes.SERVICE_UNAVAILABLE
+
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         """Sends the request until an attempt resolves it or the budget is used up."""
         self._owner.check()

@@ -7,11 +7,13 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import httpx
 
-from ._errors import Refused, TenureError, Unavailable
+from ._aio import end_task, start_task
+from ._errors import Refused, Unavailable
+from ._retry import RetryBudget
 from ._transport import EXCHANGE_ERRORS, Transport, describe
 
 if TYPE_CHECKING:
@@ -24,8 +26,13 @@ RECONNECT_DELAY = 0.2
 # Without any node, the pause doubles up to this one.
 LONGEST_RECONNECT_DELAY = 2.0
 MAX_EVENT_BYTES = 1024 * 1024
+# Access control refuses a watch in this many rounds over all nodes before the watch fails: a node can know the rights of a
+# new token a little late.
+DENIED_ROUNDS = 2
 # A watch with one of these problems cannot succeed at another node.
-_FINAL = frozenset(["compacted", "invalid", "unauthenticated", "forbidden"])
+_FINAL = frozenset(["compacted", "invalid"])
+# Access control refuses the watch, by the state of the node.
+_DENIED = frozenset(["unauthenticated", "forbidden"])
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,49 @@ class EventParser:
         return None
 
 
+class _Cursor(NamedTuple):
+    """One value, so that another thread never sees the position of an event that has not been returned."""
+
+    position: str | None
+    """The position after the last returned event."""
+    received: tuple[Event, str | None] | None = None
+    """The next event, and the position after it."""
+
+
+class _Stream:
+    """An open stream."""
+
+    def __init__(self, response: httpx.Response, connection: AsyncExitStack) -> None:
+        self._chunks = response.aiter_raw()
+        self._connection = connection
+        self._parser = EventParser()
+        self._reading: asyncio.Task[bytes] | None = None
+
+    async def read(self) -> list[ServerEvent]:
+        """Waits for the next events. A cancellation loses none: the read continues.
+
+        Raises:
+            httpx.HTTPError, httpx.StreamError, OSError, ValueError, asyncio.TimeoutError: the stream is broken.
+        """
+        reading = self._reading = self._reading or start_task(_read(self._chunks))
+        ended, _ = await asyncio.wait({reading}, timeout=SILENCE_TIMEOUT)
+        if not ended:
+            raise asyncio.TimeoutError
+        if reading.cancelled():
+            raise httpx.ReadError("the stream was closed")
+        self._reading = None
+        return self._parser.feed(reading.result())
+
+    async def close(self) -> None:
+        """Closes the connection, also if this call is cancelled."""
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        if self._reading is not None:
+            await end_task(self._reading)
+        await self._connection.aclose()
+
+
 class Watch:
     """An endless iterator over transitions: each once and in order, also across broken connections and failed nodes.
 
@@ -88,23 +138,21 @@ class Watch:
     to close its connection at the end.
     """
 
-    def __init__(self, transport: Transport, prefix: str, after: str | None, timeout: float) -> None:
+    def __init__(self, transport: Transport, prefix: str, after: str | None, budget: RetryBudget) -> None:
         """Only `Client.watch` creates watches."""
         self._transport = transport
         self._prefix = prefix
-        self._position = after
-        self._timeout = timeout
+        self._budget = budget
+        self._cursor = _Cursor(after)
+        self._stream: _Stream | None = None
         self._has_been_open = False
-        self._stack = AsyncExitStack()
-        self._chunks: AsyncIterator[bytes] | None = None
-        self._reading: asyncio.Task[bytes] | None = None
-        self._parser = EventParser()
-        self._received: list[ServerEvent] = []
+        self._blocks: list[ServerEvent] = []
+        self._step = asyncio.Lock()
 
     @property
     def position(self) -> str | None:
-        """The position after the last event, for `Client.watch(after=...)`. `None` before the first answer."""
-        return self._position
+        """The position after the last returned event, for `Client.watch(after=...)`. `None` before the first answer."""
+        return self._cursor.position
 
     def __aiter__(self) -> Watch:
         """Returns the watch."""
@@ -115,92 +163,112 @@ class Watch:
 
         Raises:
             Refused: no node will serve this watch. The code is `compacted`: the cluster no longer keeps the next events, so
-                list the leases and start a new watch. Or it is `invalid`, `unauthenticated` or `forbidden`.
+                list the leases and start a new watch. Or it is `invalid`. Or it is `unauthenticated` or `forbidden`: nodes
+                that hear from a leader have said so twice, and no other node serves the watch. The rights of a new token
+                reach the nodes one heartbeat interval late.
             Unavailable: no node opened the first stream in time. The next call tries again.
             ShutDown: the client is closed.
         """
-        while True:
-            while self._received:
-                received = self._received.pop(0)
-                self._position = received.id or self._position
-                if event := _parse(received.data):
-                    return event
-            chunks = self._chunks or await self._connect()
-            try:
-                self._received = self._parser.feed(await self._next_chunk(chunks))
-            except (*EXCHANGE_ERRORS, ValueError, asyncio.TimeoutError):
-                await self.aclose()
-                await asyncio.sleep(RECONNECT_DELAY)
+        await self._receive()
+        return self._take()
 
-    async def _next_chunk(self, chunks: AsyncIterator[bytes]) -> bytes:
-        # The task survives a cancellation of this call, so that no chunk is lost.
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(_read(chunks))
-        ended, _ = await asyncio.wait({self._reading}, timeout=SILENCE_TIMEOUT)
-        if not ended:
-            raise asyncio.TimeoutError
-        reading, self._reading = self._reading, None
-        return reading.result()
+    async def _receive(self) -> None:
+        """Waits until there is an event to take. After a cancellation, the next call continues."""
+        # A cancelled call can still end while the next one starts.
+        async with self._step:
+            while self._cursor.received is None:
+                if self._blocks:
+                    self._read_block(self._blocks.pop(0))
+                elif self._stream is None:
+                    await self._connect()
+                else:
+                    try:
+                        self._blocks = await self._stream.read()
+                    except (*EXCHANGE_ERRORS, ValueError, asyncio.TimeoutError):
+                        await self.aclose()
+                        await asyncio.sleep(RECONNECT_DELAY)
 
-    async def _connect(self) -> AsyncIterator[bytes]:
+    def _read_block(self, block: ServerEvent) -> None:
+        position = block.id or self._cursor.position
+        event = _parse(block.data)
+        self._cursor = _Cursor(self._cursor.position, (event, position)) if event else _Cursor(position)
+
+    def _take(self) -> Event:
+        """Returns the received event, and moves the position past it."""
+        received = self._cursor.received
+        assert received is not None, "an event is received before it is taken"  # noqa: S101 - an invariant
+        event, position = received
+        self._cursor = _Cursor(position)
+        return event
+
+    async def _connect(self) -> None:
+        """Opens a stream at one of the nodes."""
         clock = asyncio.get_running_loop().time
-        began = clock()
+        began, pause, denied_rounds = clock(), RECONNECT_DELAY, 0
         endpoints = self._transport.endpoints
         urls, first = endpoints.urls, endpoints.preferred
         reasons: dict[int, str] = {}
-        attempt, pause = 0, RECONNECT_DELAY
         while True:
-            index = (first + attempt) % len(urls)
-            opening = asyncio.ensure_future(self._open(urls[index]))
-            try:
-                ended, _ = await asyncio.wait({opening}, timeout=self._timeout)
-            finally:
-                if not opening.done():
-                    opening.cancel()
-                    await asyncio.wait({opening})
-            why = opening.result() if ended else f"{urls[index]} did not answer within {self._timeout:g} s"
-            if not isinstance(why, str):
-                endpoints.prefer(index)
-                self._has_been_open = True
-                self._chunks = why
-                return why
-            reasons[index] = why
-            if not self._has_been_open and clock() - began >= self._timeout:
-                raise Unavailable("; ".join(reasons.values()))
-            attempt += 1
-            if attempt % len(urls) == 0:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_RECONNECT_DELAY)
+            denied: Refused | None = None
+            for number in range(len(urls)):
+                index = (first + number) % len(urls)
+                why = await self._open(urls[index])
+                if why is None:
+                    endpoints.prefer(index)
+                    self._has_been_open = True
+                    return
+                if isinstance(why, Refused):
+                    denied = why
+                reasons[index] = why if isinstance(why, str) else f"{urls[index]}: {why}"
+                if not self._has_been_open and clock() - began >= self._budget.total:
+                    raise Unavailable("; ".join(reasons.values()))
+            denied_rounds = denied_rounds + 1 if denied else 0
+            if denied and denied_rounds == DENIED_ROUNDS:
+                raise denied
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RECONNECT_DELAY)
 
-    async def _open(self, endpoint: str) -> AsyncIterator[bytes] | str:
-        """Opens a stream. Returns its chunks, or why the node did not open it."""
-        query = {"prefix": self._prefix, **({"after": self._position} if self._position else {})}
-        stack = AsyncExitStack()
+    async def _open(self, endpoint: str) -> Refused | str | None:
+        """Opens a stream at a node. Returns why it did not: as `Refused` if access control refuses the watch.
+
+        Raises:
+            Refused: each node refuses it.
+        """
+        opening = start_task(self._request(endpoint))
         try:
-            response = await stack.enter_async_context(self._transport.stream(endpoint + "v1/watch", query))
-            if response.is_success:
-                self._stack, self._parser = stack, EventParser()
-                stack = AsyncExitStack()
-                return response.aiter_raw()
-            body = await response.aread()
+            await asyncio.wait({opening}, timeout=self._budget.attempt)
+        finally:
+            await end_task(opening)
+        if opening.cancelled():
+            return f"{endpoint} did not answer within {self._budget.attempt:.3g} s"
+        return opening.result()
+
+    async def _request(self, endpoint: str) -> Refused | str | None:
+        position = self._cursor.position
+        query = {"prefix": self._prefix, **({"after": position} if position else {})}
+        try:
+            async with AsyncExitStack() as connection:
+                response = await connection.enter_async_context(self._transport.stream(endpoint + "v1/watch", query))
+                if response.is_success:
+                    # In one step with the answer: the caller may be cancelled.
+                    self._stream = _Stream(response, connection.pop_all())
+                    return None
+                body = await response.aread()
+            refused = _refusal(response.status_code, body)
+            if refused is None:
+                return f"{endpoint} answered {response.status_code}"
+            if refused.code not in _DENIED:
+                raise refused
+            # A restarted node has an old state of access control until it hears from a leader.
+            return refused if await self._transport.is_ready(endpoint) else f"{endpoint} is not ready: {refused}"
         except EXCHANGE_ERRORS as error:
             return describe(endpoint, error)
-        finally:
-            await stack.aclose()
-        if refusal := _refusal(response.status_code, body):
-            raise refusal
-        return f"{endpoint} answered {response.status_code}"
 
     async def aclose(self) -> None:
         """Closes the connection. The next iteration opens another one after the last position."""
-        reading, self._reading, self._chunks = self._reading, None, None
-        if reading is not None:
-            reading.cancel()
-            await asyncio.wait({reading})
-            # A failure of the broken stream is not an error of the watch.
-            reading.cancelled() or reading.exception()
-        stack, self._stack = self._stack, AsyncExitStack()
-        await stack.aclose()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
 
     async def __aenter__(self) -> Watch:
         """Returns the watch."""
@@ -227,12 +295,12 @@ def _parse(data: str | None) -> Event | None:
     return cast("Event", event) if isinstance(event, dict) and "event" in event else None
 
 
-def _refusal(status: int, body: bytes) -> TenureError | None:
+def _refusal(status: int, body: bytes) -> Refused | None:
     """An error if the problem concerns the request, and not the node."""
     try:
         problem: Any = json.loads(body)
     except ValueError:
         return None
-    if not isinstance(problem, dict) or problem.get("code") not in _FINAL:
+    if not isinstance(problem, dict) or problem.get("code") not in _FINAL | _DENIED:
         return None
     return Refused(cast("Any", {"type": "", "title": "", "detail": "", **problem, "status": status}))

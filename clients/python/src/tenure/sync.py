@@ -567,12 +567,16 @@ class Client:
 
 
 class Watch(Iterator["api.Event"], AbstractContextManager["Watch"]):
-    """An endless iterator over transitions, as the result of `tenure.Client.watch`. A `with` closes its connection."""
+    """An endless iterator over transitions, as the result of `tenure.Client.watch`. A `with` closes its connection.
+
+    An exception in this thread, for example `KeyboardInterrupt`, loses no transition: the next iteration continues.
+    """
 
     def __init__(self, loop: _Loop, watch: _watch.Watch) -> None:
         """Only `Client.watch` creates watches."""
         self._loop = loop
         self._watch = watch
+        self._step = threading.Lock()
 
     @property
     def position(self) -> str | None:
@@ -581,7 +585,10 @@ class Watch(Iterator["api.Event"], AbstractContextManager["Watch"]):
 
     def __next__(self) -> api.Event:
         """Waits for the next transition. The errors are those of the watch of `tenure.Client`."""
-        return self._loop.run(self._watch.__anext__())
+        with self._step:
+            # The event counts as returned only in this thread. An exception can come after its arrival.
+            self._loop.run(self._watch._receive())
+            return self._watch._take()
 
     def close(self) -> None:
         """Closes the connection. The next iteration opens another one after the last position."""

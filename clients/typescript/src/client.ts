@@ -130,11 +130,13 @@ export class Client {
    * after broken connections, at any node. It waits while no node answers, except at its begin.
    *
    * The iteration throws {@link Refused}, for instance as `compacted` if the cluster no longer keeps the next events:
-   * list the leases and start a new watch. It throws {@link Unavailable} if no node opens the first stream in time. An
-   * error ends the watch.
+   * list the leases and start a new watch. The codes `unauthenticated` and `forbidden` also end a watch that was open:
+   * nodes that know a leader have said so twice, and no other node serves the watch. The rights of a new token reach the
+   * nodes one heartbeat interval late. It throws {@link Unavailable} if no node opens the first stream in time. An error
+   * ends the watch.
    */
   watch(options: WatchOptions = {}): Watch {
-    return new EventWatch(this.#transport, this.#endpoints, this.#timeout, options);
+    return new EventWatch(this.#transport, this.#endpoints, budgetWithin(this.#timeout), options);
   }
 
   /**

@@ -103,6 +103,8 @@ export class Transport {
         if (request.reusedSocket) {
           connected();
         } else {
+          // An abort after the end of the response destroys the socket. Without a listener, its error would end the process.
+          socket.on("error", () => undefined);
           socket.once(isSecure ? "secureConnect" : "connect", connected);
         }
       });

@@ -1,8 +1,9 @@
-import type { IncomingMessage } from "node:http";
+import { IncomingMessage } from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 import { classifyResponse } from "./call.js";
 import type { Endpoints } from "./endpoints.js";
 import { Refused, Unavailable } from "./errors.js";
+import type { RetryBudget } from "./retry.js";
 import { parseEvents, type ServerSentEvent } from "./sse.js";
 import type { Transport } from "./transport.js";
 import type { LeaseEvent } from "./types.js";
@@ -11,6 +12,13 @@ import type { LeaseEvent } from "./types.js";
 const SILENCE_TIMEOUT_MS = 30_000;
 /** Pause before a broken stream is opened again. It prevents a busy loop if streams break at once. */
 const RECONNECT_DELAY_MS = 200;
+/** Without any node, the pause doubles up to this one. */
+const LONGEST_RECONNECT_DELAY_MS = 2_000;
+/**
+ * Access control refuses a watch in this many rounds over all nodes before the watch fails: a node can know the rights of
+ * a new token a little late.
+ */
+const DENIED_ROUNDS = 2;
 /** Largest body of an error, in bytes. */
 const MAX_PROBLEM_BYTES = 64 * 1024;
 
@@ -36,8 +44,8 @@ export class EventWatch implements Watch {
   readonly #transport: Transport;
   readonly #endpoints: Endpoints;
   readonly #prefix: string | undefined;
-  /** The time to open the first stream. Later ones have no limit. */
-  readonly #timeout: number;
+  /** The total is the time to open the first stream. Later ones have no limit. */
+  readonly #budget: RetryBudget;
   readonly #end = new AbortController();
   /** The signals that end the watch with their reason. */
   readonly #sources: readonly AbortSignal[];
@@ -47,10 +55,10 @@ export class EventWatch implements Watch {
   #stream: AsyncGenerator<ServerSentEvent> | undefined;
   #hasBeenOpen = false;
 
-  constructor(transport: Transport, endpoints: Endpoints, timeout: number, options: WatchOptions) {
+  constructor(transport: Transport, endpoints: Endpoints, budget: RetryBudget, options: WatchOptions) {
     this.#transport = transport;
     this.#endpoints = endpoints;
-    this.#timeout = timeout;
+    this.#budget = budget;
     this.#prefix = options.prefix;
     this.#position = options.after;
     this.#sources = options.signal === undefined ? [transport.closed] : [options.signal, transport.closed];
@@ -132,29 +140,45 @@ export class EventWatch implements Watch {
     const { urls, preferred } = this.#endpoints;
     // For each node, why its last attempt failed.
     const reasons = new Map<number, string>();
-    for (let attempt = 0; ; attempt++) {
-      const index = (preferred + attempt) % urls.length;
-      const endpoint = urls[index] as URL;
-      const why = await this.#connectTo(endpoint);
-      if (typeof why !== "string") {
-        this.#endpoints.prefer(index);
-        this.#endpoints.refresh(this.#transport, endpoint);
-        return why;
+    let pause = RECONNECT_DELAY_MS;
+    for (let deniedRounds = 0; ; ) {
+      let denied: Refused | undefined;
+      for (let number = 0; number < urls.length; number++) {
+        const index = (preferred + number) % urls.length;
+        const endpoint = urls[index] as URL;
+        const opened = await this.#connectTo(endpoint);
+        if (opened instanceof IncomingMessage) {
+          this.#endpoints.prefer(index);
+          this.#endpoints.refresh(this.#transport, endpoint);
+          return opened;
+        }
+        this.#end.signal.throwIfAborted();
+        if (opened instanceof Refused) {
+          denied = opened;
+          reasons.set(index, `${endpoint.href}: ${opened.message}`);
+        } else {
+          this.#endpoints.avoid(index, urls.length);
+          reasons.set(index, opened);
+        }
+        if (!this.#hasBeenOpen && performance.now() - began >= this.#budget.total) {
+          throw new Unavailable([...new Set(reasons.values())].join("; "));
+        }
       }
-      this.#end.signal.throwIfAborted();
-      this.#endpoints.avoid(index, urls.length);
-      reasons.set(index, why);
-      if (!this.#hasBeenOpen && performance.now() - began >= this.#timeout) {
-        throw new Unavailable([...new Set(reasons.values())].join("; "));
+      deniedRounds = denied === undefined ? 0 : deniedRounds + 1;
+      if (denied !== undefined && deniedRounds === DENIED_ROUNDS) {
+        throw denied;
       }
-      if ((attempt + 1) % urls.length === 0) {
-        await sleep(RECONNECT_DELAY_MS, undefined, { signal: this.#end.signal });
-      }
+      await sleep(pause, undefined, { signal: this.#end.signal });
+      pause = Math.min(2 * pause, LONGEST_RECONNECT_DELAY_MS);
     }
   }
 
-  /** Opens a stream at a node, or returns why it has none. */
-  async #connectTo(endpoint: URL): Promise<IncomingMessage | string> {
+  /**
+   * Opens a stream at a node. Otherwise returns why it has none: as {@link Refused} if access control refuses the watch.
+   *
+   * @throws {@link Refused} if each node refuses it.
+   */
+  async #connectTo(endpoint: URL): Promise<IncomingMessage | Refused | string> {
     const url = new URL("v1/watch", endpoint);
     if (this.#prefix !== undefined && this.#prefix !== "") {
       url.searchParams.set("prefix", this.#prefix);
@@ -165,32 +189,18 @@ export class EventWatch implements Watch {
     const cut = new AbortController();
     const cancel = () => cut.abort();
     this.#end.signal.addEventListener("abort", cancel);
-    const timer = setTimeout(cancel, this.#timeout);
+    const timer = setTimeout(cancel, this.#budget.attempt);
     const forget = () => this.#end.signal.removeEventListener("abort", cancel);
     let isOpen = false;
     try {
       const headers = { accept: "text/event-stream" };
       const response = await this.#transport.open({ method: "GET", url, headers, signal: cut.signal });
-      clearTimeout(timer);
-      const status = response.statusCode ?? 0;
-      if (status === 200) {
+      if (response.statusCode === 200) {
         isOpen = true;
         response.once("close", forget);
         return response;
       }
-      let body = "";
-      for await (const chunk of response as AsyncIterable<Buffer>) {
-        body += chunk.toString();
-        if (body.length > MAX_PROBLEM_BYTES) {
-          break;
-        }
-      }
-      const ended = classifyResponse(endpoint, status, body);
-      if (ended.kind === "refused") {
-        // Another node, or a later attempt, refuses it, too: `compacted`, for instance.
-        throw new Refused(ended.problem);
-      }
-      return ended.kind === "done" ? `${endpoint.href} answered ${status}` : ended.why;
+      return await this.#refusal(endpoint, response, cut.signal);
     } catch (error) {
       if (error instanceof Refused) {
         throw error;
@@ -202,6 +212,30 @@ export class EventWatch implements Watch {
         forget();
       }
     }
+  }
+
+  /** Why a node opened no stream, as in {@link #connectTo}. */
+  async #refusal(endpoint: URL, response: IncomingMessage, signal: AbortSignal): Promise<Refused | string> {
+    let body = "";
+    for await (const chunk of response as AsyncIterable<Buffer>) {
+      body += chunk.toString();
+      if (body.length > MAX_PROBLEM_BYTES) {
+        break;
+      }
+    }
+    const status = response.statusCode ?? 0;
+    const ended = classifyResponse(endpoint, status, body);
+    if (ended.kind !== "refused") {
+      return ended.kind === "done" ? `${endpoint.href} answered ${status}` : ended.why;
+    }
+    const refused = new Refused(ended.problem);
+    if (refused.code !== "unauthenticated" && refused.code !== "forbidden") {
+      // Another node, or a later attempt, refuses it, too: `compacted`, for instance.
+      throw refused;
+    }
+    // A restarted node has an old state of access control until it hears from a leader.
+    const ready = await this.#transport.exchange({ method: "GET", url: new URL("readyz", endpoint), signal });
+    return ready.status === 503 ? `${endpoint.href} is not ready: ${refused.message}` : refused;
   }
 }
 

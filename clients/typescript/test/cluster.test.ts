@@ -3,7 +3,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Client, Election, type LeaseEvent, LeaseLost, LeaseManager, type ManagerOptions, Unavailable } from "tenure";
-import { TestCluster, tenure } from "./support/cluster.js";
+import { enableAccessControl, TestCluster, tenure } from "./support/cluster.js";
 
 let cluster: TestCluster;
 
@@ -237,11 +237,7 @@ client_cert = "require"
     TENURE_CERT: join(secure.folder, "tls/client.pem"),
     TENURE_KEY: join(secure.folder, "tls/client.key"),
   };
-  const auth = (...words: string[]) => tenure(["auth", ...words], environment);
-  await auth("role", "set", "admin", "--admin");
-  await auth("principal", "set", "root", "--role", "admin");
-  const accessToken = (await auth("token", "create", "root")).trim();
-  await tenure(["auth", "enable"], { ...environment, TENURE_ACCESS_TOKEN: accessToken });
+  const accessToken = await enableAccessControl(environment);
   await using holder = new LeaseManager({ endpoints: secure.urls, tls, accessToken });
   assert.equal(await holder.with("secure", (held) => held.isHeld()), true);
   const wrong = new Client({ endpoints: secure.urls, tls, accessToken: `tenure_${"a7".repeat(36)}` });

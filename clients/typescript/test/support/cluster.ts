@@ -82,18 +82,32 @@ data = "${folder}/data-${index + 1}"
     return this;
   }
 
+  /** Starts nodes again. They count from 1. */
+  async restart(...ids: number[]): Promise<void> {
+    for (const id of ids) {
+      const node = this.#nodes[id - 1] as Node;
+      await kill(node.process);
+      node.process = serve(join(this.folder, "cluster.toml"), id);
+    }
+  }
+
   /** Sends a signal to a node, which counts from 1. */
   signal(id: number, signal: NodeJS.Signals): void {
     this.#nodes[id - 1]?.process.kill(signal);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const ended = this.#nodes.map(({ process: child }) => (child.exitCode === null ? once(child, "exit") : undefined));
-    for (const { process: child } of this.#nodes) {
-      child.kill("SIGKILL");
-    }
-    await Promise.all(ended);
+    await Promise.all(this.#nodes.map(({ process: child }) => kill(child)));
     await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** Kills a process, and waits for its end. */
+async function kill(child: ChildProcess): Promise<void> {
+  if (child.exitCode === null && child.signalCode === null) {
+    const exit = once(child, "exit");
+    child.kill("SIGKILL");
+    await exit;
   }
 }
 
@@ -117,6 +131,16 @@ export async function tenure(words: string[], environment: Record<string, string
     throw new Error(`tenure ${words.join(" ")} exited with ${code}`);
   }
   return output;
+}
+
+/** Turns access control on. Returns the token of an administrator. */
+export async function enableAccessControl(environment: Record<string, string>): Promise<string> {
+  const auth = (...words: string[]) => tenure(["auth", ...words], environment);
+  await auth("role", "set", "admin", "--admin");
+  await auth("principal", "set", "root", "--role", "admin");
+  const token = (await auth("token", "create", "root")).trim();
+  await tenure(["auth", "enable"], { ...environment, TENURE_ACCESS_TOKEN: token });
+  return token;
 }
 
 /** Ports that are free at the same time. */

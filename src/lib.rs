@@ -79,7 +79,9 @@
 //! |---|---|---|
 //! | [`client`] | `client`; `client-http` (default) for a cluster over HTTP | the lease manager, leases and guards |
 //! | [`election`], [`group`], [`semaphore`] | `client` | leader election, group membership with placement, and semaphores, built on leases |
-//! | [`node`], [`http`], [`config`] | `server` | a node, its HTTP API, and its settings |
+//! | [`node`], [`http`], [`config`], [`backup`] | `server` | a node, its HTTP API, its settings, and its backups |
+//! | [`access`] | `server` or `client-http` | access tokens and rights of access control |
+//! | [`tls`] | `server` or `tls` | TLS of nodes and of the HTTP client |
 //! | [`fence`] | `fence` (default) | the fencing check at the resource; on its own it has no network dependencies |
 //! | [`fence::http`] | `fence-http` | the fencing check as a tower layer |
 //! | [`testing`] | `testing` | a fake cluster, a connection that a test can cut, and a clock that a test moves |

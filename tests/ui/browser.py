@@ -53,6 +53,7 @@ def start_driver():
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")  # Chromium refuses its sandbox for root
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    options.accept_insecure_certs = True  # of the clusters with a CA of their own
     service = Service(os.environ.get("TENURE_CHROMEDRIVER", "/usr/bin/chromedriver"))
     driver = webdriver.Chrome(options=options, service=service)
     driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": OBSERVER})

@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 READY_WITHIN = 20  # seconds
+TLS_FILES = {"ca": "ca.pem", "cert": "node-{node}.pem", "key": "node-{node}.key"}
 
 
 class Refused(Exception):
@@ -24,19 +26,22 @@ class Refused(Exception):
 
 
 class Node:
-    def __init__(self, number, port, log):
+    def __init__(self, number, port, log, scheme):
         self.id = number
         self.port = port
         self.log = log
+        self.scheme = scheme
         self.process = None
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
 
 class Cluster:
-    def __init__(self, binary, nodes=3):
+    """With `tls`, the certificates are in the folder `tls`. `prepare` can replace some before the nodes start."""
+
+    def __init__(self, binary, nodes=3, tls=False):
         self.binary = binary
         self.folder = Path(tempfile.mkdtemp(prefix="tenure-ui-"))
         sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * nodes)]
@@ -49,13 +54,21 @@ class Cluster:
             http_port, peer_port = ports[2 * number - 2 : 2 * number]
             text += f'[[node]]\nid = {number}\nhttp = "127.0.0.1:{http_port}"\npeer = "127.0.0.1:{peer_port}"\n'
             text += f'data = "data/{number}"\n'
-            self.nodes.append(Node(number, http_port, self.folder / f"node-{number}.log"))
+            self.nodes.append(Node(number, http_port, self.folder / f"node-{number}.log", "https" if tls else "http"))
         self.file = self.folder / "cluster.toml"
         self.file.write_text(text)
+        if tls:
+            subprocess.run([binary, "tls", "init", self.folder / "tls", "--config", self.file], check=True, capture_output=True)
+            files = "".join(f'{key} = "tls/{file}"\n' for key, file in TLS_FILES.items())
+            self.file.write_text(f"{text}[tls]\n{files}")
+            self.prepare()
         for node in self.nodes:
             self.start(node)
         for node in self.nodes:
             self.wait_ready(node)
+
+    def prepare(self):
+        pass
 
     def start(self, node):
         command = [self.binary, "serve", "--config", self.file, "--node", str(node.id)]
@@ -98,8 +111,12 @@ class Cluster:
 
 def request(url, method, path, body=None, token=None, timeout=15):
     """Sends one request and returns its JSON, or raises `Refused`."""
-    host = url.removeprefix("http://").split("/")[0]
-    connection = http.client.HTTPConnection(host, timeout=timeout)
+    scheme, rest = url.split("://")
+    host = rest.split("/")[0]
+    if scheme == "https":
+        connection = http.client.HTTPSConnection(host, timeout=timeout, context=ssl._create_unverified_context())
+    else:
+        connection = http.client.HTTPConnection(host, timeout=timeout)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["content-type"] = "application/json"

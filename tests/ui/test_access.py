@@ -1,5 +1,7 @@
 """Sign-in with an access token, and refusals by access control."""
 
+import threading
+
 import cluster
 from browser import BINARY, PageTest, shared
 
@@ -31,6 +33,90 @@ class Guarded(cluster.Cluster):
 
     def create_token(self, principal):
         return self.call("POST", f"/v1/access/principals/{principal}/tokens", {})
+
+
+class ThreeGuarded(cluster.Cluster):
+    """Three nodes with access control: the principals root (admin), holder (hold) and operator (operate on ops/)."""
+
+    def __init__(self):
+        super().__init__(BINARY, 3)
+        self.url = self.leader().url
+        self.tokens = {}
+        roles = {
+            "admin": [{"right": "admin"}],
+            "holder": [{"right": "hold"}],
+            "operator": [{"right": "operate", "prefix": "ops/"}],
+        }
+        for role, permissions in roles.items():
+            self.call("PUT", f"/v1/access/roles/{role}", {"permissions": permissions})
+        for principal, role in (("root", "admin"), ("holder", "holder"), ("operator", "operator")):
+            self.call("PUT", f"/v1/access/principals/{principal}", {"roles": [role]})
+            created = self.call("POST", f"/v1/access/principals/{principal}/tokens", {})
+            self.tokens[principal] = created["token"]
+        cluster.request(self.url, "POST", "/v1/access/enable", {}, self.tokens["root"])
+
+    def call(self, method, path, body=None, principal=None):
+        return cluster.request(self.url, method, path, body, self.tokens.get(principal))
+
+
+class Operator(PageTest):
+    """Each action of the page with the right that it needs, on leases of another principal."""
+
+    def setUp(self):
+        super().setUp()
+        self.cluster = shared("three-guarded", ThreeGuarded)
+
+    def sign_in(self, principal, fragment=""):
+        token = self.cluster.tokens[principal]
+        self.secrets.append(token)
+        self.open(self.cluster.url, fragment, ready=False)
+        self.script("sessionStorage.clear()")
+        self.open(self.cluster.url, fragment, ready=False)
+        self.fill("#token", token)
+        self.click("#login button")
+
+    def acquire(self, name, holder, **more):
+        return cluster.acquire(self.cluster.url, name, holder, token=self.cluster.tokens["holder"], **more)
+
+    def test_operator_revokes_a_lease_of_another_principal(self):
+        self.acquire("ops/stuck", "worker-1")
+        self.sign_in("operator", "#lease/ops%2Fstuck")
+        self.click("#revoke")
+        self.fill("#reason", "hangs")
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Revoked ops/stuck")
+        history = self.cluster.call("GET", "/v1/leases/ops%2Fstuck/history", principal="holder")["transitions"]
+        self.assertEqual((history[-1]["event"], history[-1]["reason"]), ("revoked", "hangs"))
+
+    def test_operator_hands_over_a_lease_of_another_principal(self):
+        self.acquire("ops/given", "worker-1")
+        claim = threading.Thread(target=self.acquire, args=("ops/given", "worker-2"), kwargs={"wait_ms": 30_000}, daemon=True)
+        claim.start()
+        self.addCleanup(claim.join, 10)
+        self.sign_in("operator", "#lease/ops%2Fgiven")
+        self.click('button[aria-label="Hand over to worker-2"]')
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Handed over ops/given to worker-2.")
+        self.wait_text("#summary", "Held by worker-2")
+
+    def test_administrator_transfers_the_leadership(self):
+        self.sign_in("root")
+        self.wait_text("#connection-text", "Live")
+        leader = self.cluster.call("GET", "/v1/cluster", principal="root")["leader"]
+        target = next(node.id for node in self.cluster.nodes if node.id != leader)
+        self.click(f'button[aria-label="Make node {target} the leader"]')
+        self.click("dialog .primary")
+        self.wait_text("#toast", f"Node {target} leads")
+        self.wait(lambda: self.cluster.call("GET", "/v1/cluster", principal="root")["leader"] == target, "the leader")
+
+    def test_operator_may_not_transfer_the_leadership(self):
+        self.sign_in("operator")
+        leader = self.cluster.call("GET", "/v1/cluster", principal="root")["leader"]
+        target = next(node.id for node in self.cluster.nodes if node.id != leader)
+        self.click(f'button[aria-label="Make node {target} the leader"]')
+        self.click("dialog .primary")
+        self.wait_text("dialog .error", "403 forbidden")
+        self.assertEqual(self.cluster.call("GET", "/v1/cluster", principal="root")["leader"], leader)
 
 
 class Access(PageTest):

@@ -10,13 +10,13 @@
 mod bulk;
 mod cluster;
 mod contended;
-mod crowd;
 mod expiry;
 mod failover;
 mod fsync;
 mod holder;
 mod http;
 mod idle;
+mod idle_clients;
 mod load;
 mod pairs;
 mod percentiles;
@@ -72,11 +72,11 @@ async fn main() {
         print(idle::run(&cluster, MEASURED_TIME).await);
     }
     if wanted("watchers") {
-        print(crowd::watchers(&cluster, IDLE_CLIENTS).await);
+        print(idle_clients::watchers(&cluster, IDLE_CLIENTS).await);
     }
     if wanted("waiters") {
-        print(crowd::waiters(&cluster, IDLE_CLIENTS, IDLE_CLIENTS).await);
-        print(crowd::waiters(&cluster, IDLE_CLIENTS, 1).await);
+        print(idle_clients::waiters(&cluster, IDLE_CLIENTS, IDLE_CLIENTS).await);
+        print(idle_clients::waiters(&cluster, IDLE_CLIENTS, 1).await);
     }
     for is_loaded in [false, true] {
         for ending in Ending::ALL {

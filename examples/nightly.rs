@@ -17,7 +17,7 @@ use tenure::client::{ENDPOINTS_VARIABLE, Endpoints, Lease, LeaseManager, LeaseOp
 /// A replica that dies during the job delays it by this time. A replica that stalls for longer loses the lease.
 const TTL: Duration = Duration::from_secs(3);
 /// Longest wait for the lease. It must exceed the duration of the job.
-const PATIENCE: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 const LINES: usize = 20;
 
 #[tokio::main]
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let manager = LeaseManager::new(Remote::new(endpoints));
     let lease = manager.lease_with("nightly-report", LeaseOptions::new().ttl(TTL))?;
-    match lease.with(Wait::UpTo(PATIENCE), |lease| do_once(lease, report)).await {
+    match lease.with(Wait::UpTo(MAX_WAIT), |lease| do_once(lease, report)).await {
         Ok(Ok(true)) => println!("{night}: the report is written"),
         Ok(Ok(false)) => println!("{night}: another replica has written the report"),
         Ok(Err(error)) => return Err(format!("{night}: the report could not be written: {error}").into()),

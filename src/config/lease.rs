@@ -1,6 +1,7 @@
 //! `[lease]`: the valid ttls, and the limits of the lease machine.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::reader::{Found, within};
 use crate::api::TtlMs;
@@ -17,8 +18,8 @@ const DEFAULT_TICK_MS: u64 = 1_000;
 const MAX_WAITERS: u64 = 100_000;
 /// Upper bound of `ended_keep_ms`: a week.
 const MAX_ENDED_KEEP_MS: u64 = 7 * 24 * 60 * 60 * 1000;
-/// Upper bound of `patience_ms`: 10 minutes.
-const MAX_PATIENCE_MS: u64 = 10 * 60 * 1000;
+/// Upper bound of `waiter_timeout_ms`: 10 minutes.
+const MAX_WAITER_TIMEOUT_MS: u64 = 10 * 60 * 1000;
 
 /// The lease machine's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +120,8 @@ pub(super) struct LeaseSection {
     ended_keep_ms: u64,
     #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
     ended_keep: u64,
-    #[serde(deserialize_with = "within::<_, _, 1_000, MAX_PATIENCE_MS>")]
-    patience_ms: u64,
+    #[serde(deserialize_with = "within::<_, _, 1_000, MAX_WAITER_TIMEOUT_MS>")]
+    waiter_timeout_ms: u64,
     #[serde(deserialize_with = "within::<_, _, 50, 60_000>")]
     tick_ms: u64,
 }
@@ -128,7 +129,7 @@ pub(super) struct LeaseSection {
 impl LeaseSection {
     pub fn new(settings: &LeaseSettings, ttl: &TtlPolicy) -> LeaseSection {
         let LeaseSettings { limits, tick_ms } = *settings;
-        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms } = limits;
+        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, waiter_timeout_ms } = limits;
         LeaseSection {
             default_ttl_ms: ttl.default_ms,
             min_ttl_ms: ttl.min_ms,
@@ -139,7 +140,7 @@ impl LeaseSection {
             history,
             ended_keep_ms,
             ended_keep,
-            patience_ms,
+            waiter_timeout_ms,
             tick_ms,
         }
     }
@@ -151,7 +152,7 @@ impl LeaseSection {
             history: self.history,
             ended_keep_ms: self.ended_keep_ms,
             ended_keep: self.ended_keep,
-            patience_ms: self.patience_ms,
+            waiter_timeout_ms: self.waiter_timeout_ms,
         };
         LeaseSettings { limits, tick_ms: self.tick_ms }
     }
@@ -163,6 +164,18 @@ impl LeaseSection {
             max_ms: self.max_ttl_ms,
             infinite: self.allow_infinite_ttl,
         }
+    }
+}
+
+/// Accepts `patience_ms`, the former name of `waiter_timeout_ms`. With a serde alias, the default under the new name
+/// would be a duplicate.
+pub(super) fn accept_former_key(values: &mut Value, found: &mut Found) {
+    let Some(Value::Object(lease)) = values.get_mut("lease") else { return };
+    let Some(former) = lease.remove("patience_ms") else { return };
+    if lease.contains_key("waiter_timeout_ms") {
+        found.add("lease.patience_ms", "is the former name of waiter_timeout_ms: remove one of them");
+    } else {
+        lease.insert("waiter_timeout_ms".to_owned(), former);
     }
 }
 

@@ -95,12 +95,13 @@ impl Config {
     ///
     /// All problems of the text.
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
-        let (source, values) = Source::parse(text)?;
+        let (source, mut values) = Source::parse(text)?;
         let profile = match values.pointer("/raft/profile") {
             Some(profile) if profile == "wan" => Profile::Wan,
             _ => Profile::Lan,
         };
         let mut found = Found::default();
+        lease::accept_former_key(&mut values, &mut found);
         let file = reader::read(&File::of(profile), values, &mut found);
         let config = file.map(|file| file.validate(folder, &mut found));
         config.filter(|_| found.0.is_empty()).ok_or_else(|| source.locate(found))

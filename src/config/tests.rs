@@ -244,7 +244,7 @@ fn bounds() -> Vec<Bound> {
         bound("lease", "max_ttl_ms", 100, DAY_MS, |config| config.ttl.max_ms).with_min("default_ttl_ms = 100"),
         bound("lease", "max_leases", 1, 10_000_000, |config| config.lease.limits.max_leases),
         bound("lease", "max_waiters", 0, 100_000, |config| config.lease.limits.max_waiters.into()),
-        bound("lease", "patience_ms", 1_000, 600_000, |config| config.lease.limits.patience_ms),
+        bound("lease", "waiter_timeout_ms", 1_000, 600_000, |config| config.lease.limits.waiter_timeout_ms),
         bound("lease", "history", 1, 1_000, |config| config.lease.limits.history.into()),
         bound("lease", "ended_keep_ms", 0, 7 * DAY_MS, |config| config.lease.limits.ended_keep_ms),
         bound("lease", "ended_keep", 0, 1_000_000, |config| config.lease.limits.ended_keep),
@@ -290,6 +290,17 @@ fn bounds_cover_every_number_of_the_example() {
     keys.sort_unstable();
     tested.sort_unstable();
     assert_eq!(tested, keys);
+}
+
+#[test]
+fn former_key_of_the_waiter_timeout_still_works() {
+    let parse = |lease: &str| Config::parse(&one_node(&format!("cluster = \"a\"\n[lease]\n{lease}")), Path::new(""));
+    let config = parse("patience_ms = 2000").expect("the former key is accepted");
+    assert_eq!(config.lease.limits.waiter_timeout_ms, 2_000);
+    let Problems(low) = parse("patience_ms = 999").expect_err("below the bound");
+    assert_eq!(low, ["lease.waiter_timeout_ms: 999 is outside 1000 to 600000 (line 2)"]);
+    let Problems(both) = parse("waiter_timeout_ms = 1000\npatience_ms = 2000").expect_err("both keys");
+    assert_eq!(both, ["lease.patience_ms: is the former name of waiter_timeout_ms: remove one of them (line 4)"]);
 }
 
 #[test]

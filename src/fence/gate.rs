@@ -13,8 +13,8 @@ use super::resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING, ResourceT
 use super::{HighWater, HighWaterStore, Journal, OpenError, Stale, Volatile};
 use crate::token::FencingToken;
 
-/// The default time that a newer token waits for older ones to leave. See [`Gate::with_patience`].
-pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
+/// The default time that a newer token waits for older ones to leave. See [`Gate::with_max_wait`].
+pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Checks tokens for resources in this process. Each resource has its own mark. A clone is the same gate.
 ///
@@ -23,14 +23,14 @@ pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 /// - Callers with the **same** token can be inside together: they belong to one holder, which orders its own requests.
 /// - A **newer** token makes older ones stale as soon as it arrives. It then waits until the admitted callers have
 ///   left. No older write is in progress when the newer one starts.
-/// - The gate's patience bounds this wait. After it, the call fails with [`Refused::Busy`] and has written nothing. A
-///   write that never ends blocks all newer tokens: safety has priority over availability.
+/// - The gate's maximum wait bounds this wait. After it, the call fails with [`Refused::Busy`] and has written nothing.
+///   A write that never ends blocks all newer tokens: safety has priority over availability.
 ///
 /// The gate covers only writes in this process. A write must be complete when its caller leaves: see [`Gate::admit`].
 #[derive(Clone)]
 pub struct Gate {
     shared: Arc<GateState>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
 struct GateState {
@@ -81,12 +81,12 @@ impl Gate {
     fn of(resources: ResourceTable, store: Box<dyn HighWaterStore>) -> Gate {
         let (left, left_blocking) = (Notify::new(), Condvar::new());
         let shared = GateState { store: Mutex::new(store), resources: Mutex::new(resources), left, left_blocking };
-        Gate { shared: Arc::new(shared), patience: DEFAULT_PATIENCE }
+        Gate { shared: Arc::new(shared), max_wait: DEFAULT_MAX_WAIT }
     }
 
-    /// Sets the time that a newer token waits for older ones to leave. Default: [`DEFAULT_PATIENCE`].
-    pub fn with_patience(self, patience: Duration) -> Gate {
-        Gate { patience, ..self }
+    /// Sets the time that a newer token waits for older ones to leave. Default: [`DEFAULT_MAX_WAIT`].
+    pub fn with_max_wait(self, max_wait: Duration) -> Gate {
+        Gate { max_wait, ..self }
     }
 
     /// The highest token of the resource that the gate has accepted. Its caller may still wait.
@@ -154,7 +154,7 @@ impl Gate {
     ///
     /// If the future is dropped, the caller is not inside. The mark may have risen to its token.
     pub async fn enter(&self, resource: &str, token: FencingToken) -> Result<Admission, Refused> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.max_wait;
         let mut permit = None;
         loop {
             let left = self.shared.left.notified();
@@ -172,7 +172,7 @@ impl Gate {
                 TryEnter::Wait { older } => {
                     self.shared.acquire_wait_permit(&mut permit)?;
                     if tokio::time::timeout_at(deadline.into(), left).await.is_err() {
-                        return Err(Refused::Busy { offered: token, older, waited: self.patience });
+                        return Err(Refused::Busy { offered: token, older, waited: self.max_wait });
                     }
                 }
             }
@@ -185,7 +185,7 @@ impl Gate {
     ///
     /// The gate has refused the token.
     pub fn enter_blocking(&self, resource: &str, token: FencingToken) -> Result<Admission, Refused> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.max_wait;
         let mut permit = None;
         loop {
             let mut resources = self.shared.resources();
@@ -206,7 +206,7 @@ impl Gate {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         drop(resources);
-                        return Err(Refused::Busy { offered: token, older, waited: self.patience });
+                        return Err(Refused::Busy { offered: token, older, waited: self.max_wait });
                     }
                     drop(
                         self.shared.left_blocking.wait_timeout(resources, left).unwrap_or_else(PoisonError::into_inner),
@@ -302,7 +302,7 @@ impl fmt::Debug for Admission {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("patience", &self.patience).finish_non_exhaustive()
+        f.debug_struct("Gate").field("max_wait", &self.max_wait).finish_non_exhaustive()
     }
 }
 
@@ -313,7 +313,7 @@ pub enum Refused {
     /// The resource has seen a higher token. A retry cannot succeed.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// Callers with an older token were still inside after the gate's patience. A retry can succeed.
+    /// Callers with an older token were still inside after the gate's maximum wait. A retry can succeed.
     #[error(
         "token {offered} waited {waited:?} for writes under token {older}, which are still in progress; retry later"
     )]
@@ -322,12 +322,12 @@ pub enum Refused {
         offered: FencingToken,
         /// The token of the callers inside.
         older: FencingToken,
-        /// The patience of the gate.
+        /// The maximum wait of the gate.
         waited: Duration,
     },
     /// Too many callers wait at this gate. A retry can succeed.
     #[error("{MAX_WAITING} callers already wait at this gate; retry later")]
-    Crowded,
+    TooManyWaiting,
     /// The gate has reached [`MAX_RESOURCES`].
     #[error(
         "the gate has reached its limit of {MAX_RESOURCES} resources and never evicts a mark: use another gate for new ones"

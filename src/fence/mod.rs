@@ -58,7 +58,7 @@ pub mod postgres;
 mod resources;
 mod store;
 
-pub use gate::{Admission, DEFAULT_PATIENCE, Gate, Refused};
+pub use gate::{Admission, DEFAULT_MAX_WAIT, Gate, Refused};
 pub use high_water::{HighWater, Stale};
 pub use journal::{Journal, OpenError};
 pub use resources::{MAX_RESOURCE_BYTES, MAX_RESOURCES, MAX_WAITING};

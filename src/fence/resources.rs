@@ -107,7 +107,7 @@ impl ResourceTable {
 
     pub fn begin_waiting(&mut self) -> Result<(), Refused> {
         if self.waiting >= MAX_WAITING {
-            return Err(Refused::Crowded);
+            return Err(Refused::TooManyWaiting);
         }
         self.waiting += 1;
         Ok(())
@@ -201,7 +201,7 @@ mod tests {
     fn waiting_is_bounded() {
         let mut resources = ResourceTable::default();
         (0..MAX_WAITING).for_each(|_| resources.begin_waiting().unwrap());
-        assert!(matches!(resources.begin_waiting(), Err(Refused::Crowded)));
+        assert!(matches!(resources.begin_waiting(), Err(Refused::TooManyWaiting)));
         resources.end_waiting();
         resources.begin_waiting().unwrap();
     }

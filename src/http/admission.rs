@@ -36,7 +36,7 @@ pub(super) struct Admission {
     /// Running requests.
     running: Arc<Semaphore>,
     /// Requests that did not run within [`MAX_RUN_DELAY`].
-    late: Counter,
+    start_timeouts: Counter,
     /// Claims that wait in a queue.
     pub waits: PermitPool,
     pub watches: PermitPool,
@@ -69,7 +69,7 @@ impl Admission {
         Admission {
             requests: PermitPool::new("requests", limits.max_requests),
             running: Arc::new(Semaphore::new(limits.max_requests.div_ceil(ADMITTED_PER_RUNNING))),
-            late: refused("turn_late"),
+            start_timeouts: refused("start_timeout"),
             waits: PermitPool::new("waits", limits.max_waits),
             watches: PermitPool::new("watches", limits.max_watches),
             bodies: BodyBudget::new(limits.body_budget_mib),
@@ -90,7 +90,7 @@ impl Admission {
                 Ok(RequestPermit { _admitted: admitted, _running: running.expect("the semaphore is never closed") })
             }
             Err(_) => {
-                self.late.increment(1);
+                self.start_timeouts.increment(1);
                 Err(ProblemResponse::new(
                     Code::TooBusy,
                     format!("the request could not start within {MAX_RUN_DELAY:?}; retry later"),

@@ -36,7 +36,7 @@ pub enum Command {
     Revoke { name: LeaseName, reason: String },
     /// Gives a lease to a waiter: to the named one, or to the first confirmed one.
     HandOver { name: LeaseName, holder: HolderId, token: FencingToken, to: Option<HolderId> },
-    /// Confirms waiters that have an open request: their patience starts again.
+    /// Confirms waiters that have an open request: their timeout starts again.
     KeepWaiting { waiters: Vec<WaiterId> },
     /// Removes a waiter from its queue. The outcome has the number of removed waiters, 0 or 1.
     LeaveQueue { waiter: WaiterId },
@@ -135,7 +135,7 @@ pub struct Limits {
     /// Most ended leases in lists.
     pub ended_keep: u64,
     /// Time after which the machine drops a waiter without a request, in milliseconds.
-    pub patience_ms: u64,
+    pub waiter_timeout_ms: u64,
 }
 
 impl Limits {
@@ -148,7 +148,7 @@ impl Limits {
         history: 16,
         ended_keep_ms: 10 * 60 * 1000,
         ended_keep: 10_000,
-        patience_ms: 10_000,
+        waiter_timeout_ms: 10_000,
     };
 }
 
@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn initial_limits_are_frozen() {
-        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms } = Limits::INITIAL;
+        let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, waiter_timeout_ms } = Limits::INITIAL;
         assert_eq!((max_leases, max_waiters, history), (2_000_000, 10_000, 16));
-        assert_eq!((ended_keep_ms, ended_keep, patience_ms), (600_000, 10_000, 10_000));
+        assert_eq!((ended_keep_ms, ended_keep, waiter_timeout_ms), (600_000, 10_000, 10_000));
     }
 }

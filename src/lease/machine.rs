@@ -138,7 +138,7 @@ impl Machine {
     /// The earliest cluster time at which a tick changes the state:
     ///
     /// - an expiry,
-    /// - the end of a waiter's wait or patience,
+    /// - the end of a waiter's longest wait or confirmation,
     /// - the end of a lock delay,
     /// - the end of the confirm window,
     /// - the end of the time without grants after a restore,
@@ -188,7 +188,7 @@ impl<'m> Entry<'m> {
                 Timer::Expiry(token) => self.end(&fired.name, token, Change::Expired),
                 Timer::WaitEnds(ticket) => self.drop_late_waiter(&fired.name, ticket),
                 Timer::DelayEnds => self.set_delay(&fired.name, None),
-                Timer::Turn => {}
+                Timer::Promote => {}
             }
             touched.push(fired.name);
         }
@@ -433,17 +433,17 @@ impl<'m> Entry<'m> {
     /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
     /// entry, and removes a record that has no more use.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
-        let needs_more = |record: &Record| record.retains_too_much() || record.has_turn();
+        let needs_more = |record: &Record| record.retains_too_much() || record.can_promote();
         if self.record(name).is_some_and(needs_more) {
             self.forget_excess(name);
             self.grant_free_slots(name);
         }
         let Some(record) = self.record(name) else { return };
-        let turn = self.machine.turn(record);
+        let promotion = self.machine.promotion(record);
         let (is_live, counted_live) = (record.is_live(), record.counted_live);
         // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
         let is_useless = !is_live && record.ended.is_empty();
-        self.machine.timers.set_turn(self.now, name, turn);
+        self.machine.timers.set_promotion(self.now, name, promotion);
         if is_live != counted_live {
             existing(&mut self.machine.records, name).counted_live = is_live;
             self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };

@@ -169,8 +169,8 @@ pub struct DroppedWaiter {
 pub enum DropCause {
     /// Its longest wait is over.
     WaitTimeout,
-    /// No node had a request for it during [`Limits::patience_ms`](super::Limits::patience_ms), or no request confirmed
-    /// it to a new leader in time.
+    /// No node had a request for it during [`Limits::waiter_timeout_ms`](super::Limits::waiter_timeout_ms), or no
+    /// request confirmed it to a new leader in time.
     Abandoned,
     /// Its client left the queue.
     Left,

@@ -32,7 +32,7 @@ pub(super) struct QueueEntry {
     /// The last millisecond of its wait.
     pub until: ClusterMs,
     /// The last millisecond before the machine drops it as abandoned.
-    pub patience_until: ClusterMs,
+    pub confirmed_until: ClusterMs,
     /// Term of the last entry that confirmed the waiter; 0 if unknown.
     pub confirmed_term: u64,
 }
@@ -40,7 +40,7 @@ pub(super) struct QueueEntry {
 impl QueueEntry {
     /// The last millisecond before the machine drops it.
     pub fn deadline(&self) -> ClusterMs {
-        self.until.min(self.patience_until)
+        self.until.min(self.confirmed_until)
     }
 }
 

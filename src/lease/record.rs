@@ -76,7 +76,7 @@ impl Record {
     }
 
     /// Whether a waiter could get a slot. The rule of one grant per entry can still forbid it.
-    pub fn has_turn(&self) -> bool {
+    pub fn can_promote(&self) -> bool {
         self.has_free_slot() && self.delay_until.is_none() && !self.queue.is_empty()
     }
 

@@ -42,7 +42,7 @@ const LEASE_FULL: Outcome = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX
 
 /// When a free slot goes to a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Promotion {
     /// In the next entry: this entry has granted the name already.
     Next,
     /// When a request confirms the first waiter, or after the window.
@@ -172,7 +172,7 @@ impl Entry<'_> {
         if let Some(until) = record.delay_until {
             return Some(Refusal::LockDelay { retry_after_ms: until - self.now + 1 });
         }
-        if self.machine.turn(record) == Some(Turn::Unconfirmed) && !self.is_granted_here(record) {
+        if self.machine.promotion(record) == Some(Promotion::Unconfirmed) && !self.is_granted_here(record) {
             return Some(Refusal::LockDelay { retry_after_ms: self.machine.window_end() - self.now + 1 });
         }
         // A free slot and a confirmed waiter exist together only inside the entry that granted the name already.
@@ -187,7 +187,7 @@ impl Entry<'_> {
         let queue = record.map(|record| &record.queue);
         let (length, ticket) = queue.map_or((0, None), |queue| (queue.len(), queue.ticket_of(&acquire.holder)));
         let until = self.now.saturating_add(wait_ms);
-        let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
+        let (confirmed_until, confirmed_term) = (self.confirmed_until(), self.position.term);
         let before = ticket.and_then(|ticket| queue?.get(ticket)).map_or(0, |waiter| waiter.request.bytes());
         let has_room = has_room(record, before, retained::retained_bytes(&acquire.holder, &acquire.metadata));
         if let Some(ticket) = ticket {
@@ -198,7 +198,7 @@ impl Entry<'_> {
             self.update_waiter(name, ticket, |waiter| {
                 waiter.request = wait_request(acquire);
                 waiter.until = until;
-                waiter.patience_until = patience_until;
+                waiter.confirmed_until = confirmed_until;
                 waiter.confirmed_term = confirmed_term;
             });
             return Outcome::Queued { place };
@@ -212,12 +212,12 @@ impl Entry<'_> {
         }
         let (since, since_wall_ms) = (self.now, self.wall_ms);
         let waiter =
-            QueueEntry { request: wait_request(acquire), since, since_wall_ms, until, patience_until, confirmed_term };
+            QueueEntry { request: wait_request(acquire), since, since_wall_ms, until, confirmed_until, confirmed_term };
         Outcome::Queued { place: self.enqueue(name, limit, waiter) }
     }
 
-    fn patience_until(&self) -> ClusterMs {
-        self.now.saturating_add(self.machine.limits.patience_ms)
+    fn confirmed_until(&self) -> ClusterMs {
+        self.now.saturating_add(self.machine.limits.waiter_timeout_ms)
     }
 
     fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
@@ -308,9 +308,9 @@ impl Entry<'_> {
 
     fn keep_waiting(&mut self, waiter: &WaiterId) -> bool {
         let Some(ticket) = self.ticket_of(waiter) else { return false };
-        let (patience_until, confirmed_term) = (self.patience_until(), self.position.term);
+        let (confirmed_until, confirmed_term) = (self.confirmed_until(), self.position.term);
         self.update_waiter(&waiter.name, ticket, |waiter| {
-            waiter.patience_until = patience_until;
+            waiter.confirmed_until = confirmed_until;
             waiter.confirmed_term = confirmed_term;
         });
         if self.machine.timers.is_unconfirmed(&waiter.name) {
@@ -342,10 +342,10 @@ impl Entry<'_> {
     /// before the first confirmed one.
     pub(super) fn grant_free_slots(&mut self, name: &LeaseName) {
         while let Some(record) = self.record(name)
-            && record.has_turn()
+            && record.can_promote()
             && !self.is_granted_here(record)
         {
-            let (limit, (ticket, first)) = (record.limit, record.queue.first().expect("has_turn implies a waiter"));
+            let (limit, (ticket, first)) = (record.limit, record.queue.first().expect("can_promote implies a waiter"));
             if self.machine.is_confirmed(first) {
                 let request = self.take_waiter(name, ticket).request;
                 self.grant(name, limit, request, GrantCause::Queue);
@@ -373,10 +373,10 @@ impl Machine {
     }
 
     /// When a free slot of this name goes to its first waiter; `None` without a free slot or a waiter.
-    pub(super) fn turn(&self, record: &Record) -> Option<Turn> {
-        let (_, first) = record.queue.first().filter(|_| record.has_turn())?;
+    pub(super) fn promotion(&self, record: &Record) -> Option<Promotion> {
+        let (_, first) = record.queue.first().filter(|_| record.can_promote())?;
         let is_settled = self.is_confirmed(first) || self.window_is_over();
-        Some(if is_settled { Turn::Next } else { Turn::Unconfirmed })
+        Some(if is_settled { Promotion::Next } else { Promotion::Unconfirmed })
     }
 
     /// Cluster time at which the machine drops unconfirmed waiters, if a free slot is reserved for one.

@@ -2,7 +2,7 @@
 
 use imbl::OrdSet;
 
-use super::rules::Turn;
+use super::rules::Promotion;
 use crate::types::{ClusterMs, LeaseName};
 
 /// A timer set for a cluster time. Timers fire in the derived order: apply depends on it, so it is frozen.
@@ -18,12 +18,12 @@ pub(super) struct ScheduledTimer {
 pub(super) enum Timer {
     /// The grant with this token expires.
     Expiry(u64),
-    /// The wait or the patience of the waiter with this ticket ends.
+    /// The longest wait or the confirmation of the waiter with this ticket ends.
     WaitEnds(u64),
     /// The lock delay ends.
     DelayEnds,
     /// A slot is free, but this entry has granted the name already. The next entry grants the slot to the first waiter.
-    Turn,
+    Promote,
 }
 
 impl Timer {
@@ -34,7 +34,7 @@ impl Timer {
     fn first_stamp(self, at: ClusterMs) -> ClusterMs {
         match self {
             Timer::Expiry(_) | Timer::WaitEnds(_) | Timer::DelayEnds => at.saturating_add(1),
-            Timer::Turn => at,
+            Timer::Promote => at,
         }
     }
 }
@@ -42,8 +42,8 @@ impl Timer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimerQueue {
     timers: OrdSet<ScheduledTimer>,
-    /// Number of the timers that are a [`Timer::Turn`].
-    turns: usize,
+    /// Number of the timers that are a [`Timer::Promote`].
+    promotions: usize,
     /// Names with a free slot and an unconfirmed first waiter. All share the deadline
     /// [`Machine::window_end`](super::Machine).
     unconfirmed: OrdSet<LeaseName>,
@@ -56,7 +56,7 @@ impl TimerQueue {
 
     pub fn add(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
         let before = self.timers.insert(ScheduledTimer { at: timer.first_stamp(at), name: name.clone(), timer });
-        self.turns += usize::from(timer == Timer::Turn && before.is_none());
+        self.promotions += usize::from(timer == Timer::Promote && before.is_none());
     }
 
     pub fn remove(&mut self, at: ClusterMs, name: &LeaseName, timer: Timer) {
@@ -65,7 +65,7 @@ impl TimerQueue {
 
     fn remove_scheduled(&mut self, scheduled: &ScheduledTimer) {
         let removed = self.timers.remove(scheduled);
-        self.turns -= usize::from(removed.is_some_and(|removed| removed.timer == Timer::Turn));
+        self.promotions -= usize::from(removed.is_some_and(|removed| removed.timer == Timer::Promote));
     }
 
     /// Removes and returns the first timer that is due at `now`.
@@ -76,14 +76,14 @@ impl TimerQueue {
     }
 
     /// Sets or clears the timers for the free slot of a name.
-    pub fn set_turn(&mut self, now: ClusterMs, name: &LeaseName, turn: Option<Turn>) {
-        match turn {
-            Some(Turn::Next) => self.add(now, name, Timer::Turn),
-            _ if self.turns > 0 => self.remove(now, name, Timer::Turn),
+    pub fn set_promotion(&mut self, now: ClusterMs, name: &LeaseName, promotion: Option<Promotion>) {
+        match promotion {
+            Some(Promotion::Next) => self.add(now, name, Timer::Promote),
+            _ if self.promotions > 0 => self.remove(now, name, Timer::Promote),
             _ => {}
         }
-        match turn {
-            Some(Turn::Unconfirmed) => self.unconfirmed.insert(name.clone()),
+        match promotion {
+            Some(Promotion::Unconfirmed) => self.unconfirmed.insert(name.clone()),
             _ => self.unconfirmed.remove(name),
         };
     }

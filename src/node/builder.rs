@@ -334,7 +334,7 @@ mod tests {
             allow_infinite_ttl = false
             max_leases = 1000
             max_waiters = 100
-            patience_ms = 20000
+            waiter_timeout_ms = 20000
             history = 8
             ended_keep_ms = 1000
             ended_keep = 50
@@ -365,7 +365,7 @@ mod tests {
             history: 8,
             ended_keep_ms: 1_000,
             ended_keep: 50,
-            patience_ms: 20_000,
+            waiter_timeout_ms: 20_000,
         };
         assert_eq!(settings.lease, LeaseSettings { limits, tick_ms: 500 });
         let ttl = TtlPolicy { default_ms: 40_000, min_ms: 200, max_ms: 50_000_000, infinite: false };

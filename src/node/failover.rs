@@ -28,20 +28,20 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         let known = self.raft.leadership();
         let (Some(info), true) = (self.raft.member(from), known.leader == Some(from)) else { return };
         let voters = self.raft.current_membership().voters;
-        let Some(turns) = Turns::new(&self.raft.timings, &voters, from, self.settings.id) else { return };
+        let Some(schedule) = ElectionSchedule::new(&self.raft.timings, &voters, from, self.settings.id) else { return };
         let (lost_at, _) = self.requests.clock.reading();
         // A process that ends closes its connections and its listener one after the other.
         let mut probes = STEPS_IN_A_LEASE;
         while !self.transport.is_refused(from, &info.peer).await {
             let (now, _) = self.requests.clock.reading();
             // A message from before the loss may still wait for the disk, and then counts as heard a little later.
-            let since = Duration::from_millis(now - lost_at).saturating_sub(turns.step);
+            let since = Duration::from_millis(now - lost_at).saturating_sub(schedule.step);
             let is_heard_again = self.raft.last_contact().is_none_or(|heard| heard < since);
             probes -= 1;
             if is_heard_again || probes == 0 || self.raft.leadership() != known {
                 return;
             }
-            time::sleep(turns.step).await;
+            time::sleep(schedule.step).await;
         }
         tracing::info!(leader = from, term = known.term, "the leader's process has ended");
         for attempt in 0..ATTEMPTS {
@@ -51,7 +51,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     return;
                 }
                 let Some(heard) = self.raft.last_contact() else { return };
-                let left = turns.due(attempt).saturating_sub(heard);
+                let left = schedule.due(attempt).saturating_sub(heard);
                 if left.is_zero() {
                     break;
                 }
@@ -64,7 +64,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
 /// When the candidates stand for election, one after the other. Two at once could split the votes.
 #[derive(Debug, PartialEq, Eq)]
-struct Turns {
+struct ElectionSchedule {
     /// The time after the last message of the leader at which the first candidate stands.
     first: Duration,
     /// The time between two candidates.
@@ -74,14 +74,14 @@ struct Turns {
     candidates: u32,
 }
 
-impl Turns {
+impl ElectionSchedule {
     /// `None` if this node is not a voter.
-    fn new(timings: &RaftTimings, voters: &BTreeSet<NodeId>, ended: NodeId, own: NodeId) -> Option<Turns> {
+    fn new(timings: &RaftTimings, voters: &BTreeSet<NodeId>, ended: NodeId, own: NodeId) -> Option<ElectionSchedule> {
         let candidates: Vec<NodeId> = voters.iter().copied().filter(|&voter| voter != ended).collect();
         let rank = candidates.iter().position(|&candidate| candidate == own)? as u32;
         let lease = timings.leadership_lease();
         let first = timings.by_any_clock(lease);
-        Some(Turns { first, step: lease / STEPS_IN_A_LEASE, rank, candidates: candidates.len() as u32 })
+        Some(ElectionSchedule { first, step: lease / STEPS_IN_A_LEASE, rank, candidates: candidates.len() as u32 })
     }
 
     /// The time after the last message of the leader.
@@ -109,10 +109,10 @@ mod tests {
     fn candidates_stand_one_after_the_other() {
         let timings = RaftTimings { election_timeout_max_ms: 1_000, drift_permille: 50, ..RaftTimings::lan() };
         let voters = BTreeSet::from([1, 3, 4, 9]);
-        let turns = |own| Turns::new(&timings, &voters, 3, own).expect("a voter");
-        let due = |own, attempt| turns(own).due(attempt).as_millis();
+        let schedule = |own| ElectionSchedule::new(&timings, &voters, 3, own).expect("a voter");
+        let due = |own, attempt| schedule(own).due(attempt).as_millis();
         assert_eq!([due(1, 0), due(4, 0), due(9, 0), due(1, 1)], [1_050, 1_150, 1_250, 1_350]);
-        assert_eq!(Turns::new(&timings, &voters, 3, 7), None, "a learner");
+        assert_eq!(ElectionSchedule::new(&timings, &voters, 3, 7), None, "a learner");
     }
 
     /// Ends the process of the leader, or cuts the power of its machine. Returns the times until the other nodes have

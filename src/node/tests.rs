@@ -28,7 +28,7 @@ mod level;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;
 
-/// Less than `patience_ms`, after which the leader drops a waiter without a request.
+/// Less than `waiter_timeout_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);
 const TTL: Duration = Duration::from_secs(60);
 
@@ -477,7 +477,7 @@ async fn watch_that_falls_behind_ends_with_lagged() {
 async fn lease_with_too_many_bytes_is_full() {
     const CLAIMS: u64 = 26;
     let data = tempfile::tempdir().expect("a folder");
-    let limits = Limits { patience_ms: 600_000, max_waiters: 20_000, ..Limits::default() };
+    let limits = Limits { waiter_timeout_ms: 600_000, max_waiters: 20_000, ..Limits::default() };
     let (node, url) = served(data.path(), LeaseSettings { limits, ..LeaseSettings::default() }).await;
     let metadata = Metadata::new([("k".to_owned(), "v".repeat(4_095))].into()).expect("the largest");
     let claim = |number: u64| {

@@ -17,7 +17,7 @@ fn limits(id: NodeId) -> Limits {
     let small = id as u32;
     let mut limits = Limits::default();
     (limits.max_waiters, limits.history) = (small, small);
-    (limits.ended_keep, limits.patience_ms) = (id, 60_000 * id);
+    (limits.ended_keep, limits.waiter_timeout_ms) = (id, 60_000 * id);
     limits
 }
 

@@ -12,22 +12,22 @@ use super::{acquire, ask, held, queue, start};
 /// Longer than each test runs, so no lease expires during it.
 const TTL_MS: u64 = 600_000;
 
-/// The cluster drops a place if no node confirms its request for the patience. These requests wait for several times as
-/// long.
+/// The cluster drops a place if no node confirms its request within the waiter timeout. These requests wait for several
+/// times as long.
 #[tokio::test(start_paused = true)]
-async fn waiting_requests_keep_their_places_beyond_the_patience() {
+async fn waiting_requests_outlast_the_waiter_timeout() {
     keep_their_places(LeaseSettings::default()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_requests_keep_their_places_beyond_a_short_patience() {
+async fn waiting_requests_outlast_a_short_waiter_timeout() {
     let mut settings = LeaseSettings::default();
-    settings.limits.patience_ms = 1_000;
+    settings.limits.waiter_timeout_ms = 1_000;
     keep_their_places(settings).await;
 }
 
 async fn keep_their_places(settings: LeaseSettings) {
-    let patience = Duration::from_millis(settings.limits.patience_ms);
+    let waiter_timeout = Duration::from_millis(settings.limits.waiter_timeout_ms);
     let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
@@ -40,8 +40,8 @@ async fn keep_their_places(settings: LeaseSettings) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let began = Instant::now();
-    while began.elapsed() < patience * 5 {
-        tokio::time::sleep(patience / 10).await;
+    while began.elapsed() < waiter_timeout * 5 {
+        tokio::time::sleep(waiter_timeout / 10).await;
         assert_eq!(queue(cluster.node(leader)).await, waiting.len(), "after {:?}", began.elapsed());
     }
     assert!(waiting.iter().all(|waits| !waits.is_finished()), "a waiting request was answered");
@@ -51,11 +51,11 @@ async fn keep_their_places(settings: LeaseSettings) {
 
 /// The waiters need several commands, because their names are long.
 #[tokio::test(start_paused = true)]
-async fn all_waiters_keep_their_places_beyond_the_patience() {
+async fn all_waiters_outlast_the_waiter_timeout() {
     const WAITERS: usize = 300;
     let mut settings = LeaseSettings::default();
     settings.limits.max_waiters = 2 * WAITERS as u32;
-    let patience = Duration::from_millis(settings.limits.patience_ms);
+    let waiter_timeout = Duration::from_millis(settings.limits.waiter_timeout_ms);
     let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
@@ -68,7 +68,7 @@ async fn all_waiters_keep_their_places_beyond_the_patience() {
     while queue(cluster.node(leader)).await < WAITERS {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    tokio::time::sleep(patience * 3).await;
+    tokio::time::sleep(waiter_timeout * 3).await;
     assert_eq!(queue(cluster.node(leader)).await, WAITERS);
     assert!(waiting.iter().all(|waits| !waits.is_finished()), "a waiting request was answered");
     waiting.iter().for_each(|waits| waits.abort());

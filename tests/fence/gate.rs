@@ -59,8 +59,8 @@ async fn newer_write_starts_after_older_ones_and_blocks_further_ones() {
 }
 
 #[tokio::test]
-async fn busy_gate_refuses_after_its_patience() {
-    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+async fn busy_gate_refuses_after_its_max_wait() {
+    let gate = Gate::in_memory().with_max_wait(Duration::from_millis(50));
     let inside = gate.enter("a", token(1)).await.expect("the first");
     let busy = gate.admit("a", token(2), || async { unreachable!("an older caller is inside") }).await.unwrap_err();
     let Refused::Busy { offered, older, waited } = busy else { panic!("{busy}") };
@@ -112,7 +112,7 @@ async fn cancelled_waiter_does_not_block_the_gate() {
 
 #[tokio::test]
 async fn write_that_panics_or_is_dropped_leaves_the_gate() {
-    let gate = Gate::in_memory().with_patience(Duration::ZERO);
+    let gate = Gate::in_memory().with_max_wait(Duration::ZERO);
     let write = gate.admit("a", token(1), || async { panic!("planted by a test") });
     AssertUnwindSafe(write).catch_unwind().await.map(|_: Result<(), Refused>| ()).expect_err("the write panics");
     gate.admit("a", token(2), || async {}).await.expect("no caller is inside after a panic");
@@ -131,7 +131,7 @@ async fn write_that_panics_or_is_dropped_leaves_the_gate() {
 async fn waiters_are_bounded_and_release_their_permits() {
     let gate = Gate::in_memory();
     let _inside = gate.enter("a", token(1)).await.expect("the first");
-    let hurried = gate.clone().with_patience(Duration::ZERO);
+    let hurried = gate.clone().with_max_wait(Duration::ZERO);
     let enter = async || hurried.enter("a", token(2)).await.map(drop).unwrap_err();
     assert!(matches!(enter().await, Refused::Busy { .. }));
     let mut waiting = JoinSet::new();
@@ -140,8 +140,8 @@ async fn waiters_are_bounded_and_release_their_permits() {
         waiting.spawn(async move { gate.enter("a", token(2)).await.map(drop) });
     }
     let first = waiting.join_next().await.expect("one ends").expect("no panic");
-    assert!(matches!(first, Err(Refused::Crowded)), "one waiter above the limit: {first:?}");
-    assert!(matches!(enter().await, Refused::Crowded));
+    assert!(matches!(first, Err(Refused::TooManyWaiting)), "one waiter above the limit: {first:?}");
+    assert!(matches!(enter().await, Refused::TooManyWaiting));
     waiting.shutdown().await;
     assert!(matches!(enter().await, Refused::Busy { .. }));
 }
@@ -165,7 +165,7 @@ fn blocking_callers_wait_like_tasks() {
         drop(inside);
         assert!(newer.join().unwrap().expect("the newest"), "the newer caller was inside together with an older one");
     });
-    let short = gate.clone().with_patience(Duration::from_millis(20));
+    let short = gate.clone().with_max_wait(Duration::from_millis(20));
     let _inside = gate.enter_blocking("a", token(2)).expect("the same");
     assert!(matches!(short.admit_blocking("a", token(3), || ()), Err(Refused::Busy { .. })));
 }
@@ -284,12 +284,12 @@ async fn mark_admits_no_caller_before_it_is_stored() {
     second.await.unwrap().expect("the mark is stored");
 }
 
-/// Longest time for which the patience of these tests may seem to last on a busy machine.
+/// Longest time for which the maximum wait of these tests may seem to last on a busy machine.
 const HANG: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn patience_is_one_bound_however_often_callers_leave() {
-    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+async fn max_wait_is_one_bound_however_often_callers_leave() {
+    let gate = Gate::in_memory().with_max_wait(Duration::from_millis(50));
     let _inside = gate.enter("a", token(1)).await.expect("the first");
     let waiting = tokio::spawn({
         let gate = gate.clone();
@@ -307,8 +307,8 @@ async fn patience_is_one_bound_however_often_callers_leave() {
 }
 
 #[test]
-fn blocking_patience_is_one_bound_however_often_callers_leave() {
-    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+fn blocking_max_wait_is_one_bound_however_often_callers_leave() {
+    let gate = Gate::in_memory().with_max_wait(Duration::from_millis(50));
     let _inside = gate.enter_blocking("a", token(1)).expect("the first");
     let waiting = std::thread::spawn({
         let gate = gate.clone();
@@ -331,7 +331,7 @@ async fn fill(gate: &Gate, count: usize) -> (Vec<Entering<'_>>, Admission) {
     let seen = gate.highest("full").token().index();
     let inside = gate.enter("full", token(seen + 1)).await.expect("the newest");
     let newer = token(seen + 2);
-    let busy = gate.clone().with_patience(Duration::ZERO).enter("full", newer).await.unwrap_err();
+    let busy = gate.clone().with_max_wait(Duration::ZERO).enter("full", newer).await.unwrap_err();
     assert!(matches!(busy, Refused::Busy { .. }), "{busy}");
     let wait = |_| {
         let mut waiting: Entering = Box::pin(gate.enter("full", newer));
@@ -358,27 +358,28 @@ async fn block_threads<const N: usize>(
             let (gate, tell) = (gate.clone(), tell.clone());
             let enter = move || gate.enter_blocking(resource, token(index));
             // The check below takes a permit for a moment, so a thread can find none.
-            let mut attempts = std::iter::repeat_with(enter).skip_while(|end| matches!(end, Err(Refused::Crowded)));
+            let mut attempts =
+                std::iter::repeat_with(enter).skip_while(|end| matches!(end, Err(Refused::TooManyWaiting)));
             std::thread::spawn(move || tell.send(attempts.next().expect("the iterator has no end")));
         }
         told
     });
-    let hurried = gate.clone().with_patience(Duration::ZERO);
-    while !matches!(hurried.enter("full", gate.highest("full").token()).await, Err(Refused::Crowded)) {
+    let hurried = gate.clone().with_max_wait(Duration::ZERO);
+    while !matches!(hurried.enter("full", gate.highest("full").token()).await, Err(Refused::TooManyWaiting)) {
         std::thread::yield_now();
     }
     drop(others);
     blocked
 }
 
-/// A patience that the tests of blocked threads do not wait for.
-fn patient_gate() -> Gate {
-    Gate::in_memory().with_patience(10 * HANG)
+/// A maximum wait that the tests of blocked threads do not wait for.
+fn slow_gate() -> Gate {
+    Gate::in_memory().with_max_wait(10 * HANG)
 }
 
 #[tokio::test]
 async fn all_blocked_threads_of_a_resource_enter_when_it_is_empty() {
-    let gate = patient_gate();
+    let gate = slow_gate();
     let [inside, _other] = [gate.enter("a", token(1)).await, gate.enter("b", token(1)).await];
     let [of_a, of_b] = block_threads(&gate, ["a", "b"], 2).await;
     drop(inside.expect("the first"));
@@ -391,10 +392,10 @@ async fn all_blocked_threads_of_a_resource_enter_when_it_is_empty() {
 
 #[tokio::test]
 async fn all_blocked_threads_are_stale_after_a_higher_token() {
-    let gate = patient_gate();
+    let gate = slow_gate();
     let _inside = gate.enter("a", token(1)).await.expect("the first");
     let [blocked] = block_threads(&gate, ["a"], 2).await;
-    let higher = gate.clone().with_patience(Duration::ZERO).enter("a", token(3)).await.unwrap_err();
+    let higher = gate.clone().with_max_wait(Duration::ZERO).enter("a", token(3)).await.unwrap_err();
     assert!(matches!(higher, Refused::Busy { .. }), "{higher}");
     for _ in 0..THREADS {
         let refused = blocked.recv_timeout(HANG).expect("the thread is blocked with a stale token").unwrap_err();
@@ -405,10 +406,10 @@ async fn all_blocked_threads_are_stale_after_a_higher_token() {
 }
 
 #[tokio::test]
-async fn caller_without_patience_left_returns_its_permit() {
-    let gate = patient_gate();
+async fn caller_after_its_max_wait_returns_its_permit() {
+    let gate = slow_gate();
     let _inside = gate.enter("a", token(1)).await.expect("the first");
-    let hurried = gate.clone().with_patience(Duration::ZERO);
+    let hurried = gate.clone().with_max_wait(Duration::ZERO);
     for round in 0..=MAX_WAITING {
         let (thread, task) = (hurried.enter_blocking("a", token(2)), hurried.enter("a", token(2)).await);
         for refused in [thread.unwrap_err(), task.unwrap_err()] {

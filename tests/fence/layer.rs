@@ -152,7 +152,7 @@ async fn older_handler_ends_before_a_newer_one_starts() {
 /// The layer fences a handler that does not extract `Fenced`, too.
 #[tokio::test]
 async fn handler_without_fenced_blocks_newer_ones() {
-    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let gate = Gate::in_memory().with_max_wait(Duration::from_millis(50));
     let (started, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let handler = {
         let (started, may_end) = (Arc::clone(&started), Arc::clone(&may_end));
@@ -179,7 +179,7 @@ async fn handler_without_fenced_blocks_newer_ones() {
 /// Work that outlives the handler blocks newer tokens with a clone of `Fenced`.
 #[tokio::test]
 async fn work_after_the_response_blocks_newer_tokens() {
-    let gate = Gate::in_memory().with_patience(Duration::from_millis(50));
+    let gate = Gate::in_memory().with_max_wait(Duration::from_millis(50));
     let may_end = Arc::new(Semaphore::new(0));
     let handler = {
         let may_end = Arc::clone(&may_end);

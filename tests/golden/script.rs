@@ -179,7 +179,7 @@ fn limits(args: &mut ArgumentConsumer) -> Result<Limits, Failure> {
     limits.history = key(args, "history")?.unwrap_or(limits.history);
     limits.ended_keep_ms = key(args, "ended_keep_ms")?.unwrap_or(limits.ended_keep_ms);
     limits.ended_keep = key(args, "ended_keep")?.unwrap_or(limits.ended_keep);
-    limits.patience_ms = key(args, "patience_ms")?.unwrap_or(limits.patience_ms);
+    limits.waiter_timeout_ms = key(args, "waiter_timeout_ms")?.unwrap_or(limits.waiter_timeout_ms);
     Ok(limits)
 }
 

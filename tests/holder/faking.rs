@@ -368,19 +368,19 @@ async fn manager_starts_its_tasks_once() {
 /// The cluster has another grant of the same holder than this manager.
 #[tokio::test]
 async fn check_compares_tokens() {
-    let (cluster, patience) = (FakeCluster::new(), RetryBudget::within(Duration::from_secs(1)));
+    let (cluster, budget) = (FakeCluster::new(), RetryBudget::within(Duration::from_secs(1)));
     for (claims, releases, expected) in [(0, 0, Loss::Released), (1, 0, Loss::Forgotten), (1, 1, Loss::Forgotten)] {
         let lease = cluster.manager().lease("job").expect("a name");
         let token = lease.acquire(Wait::No).await.expect("it is free");
         let (name, holder) = (lease.name().clone(), lease.holder().clone());
         let release = Release { holder: holder.clone(), token };
-        Coordinator::release(&cluster, name.clone(), release, patience).await.expect("behind the manager's back");
+        Coordinator::release(&cluster, name.clone(), release, budget).await.expect("behind the manager's back");
         if claims > 0 {
-            let claimed = cluster.acquire(name.clone(), Acquire::new(holder.clone()), patience).await;
+            let claimed = cluster.acquire(name.clone(), Acquire::new(holder.clone()), budget).await;
             let token = claimed.expect("it is free").token;
             if releases > 0 {
                 let release = Release { holder, token };
-                Coordinator::release(&cluster, name, release, patience).await.expect("it is held");
+                Coordinator::release(&cluster, name, release, budget).await.expect("it is held");
             }
         }
         assert_eq!(lease.check().await, Ok(false));

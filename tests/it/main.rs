@@ -3,7 +3,6 @@
 mod api;
 mod bodies;
 mod cluster;
-mod crowded;
 mod document;
 mod ending;
 mod hostile;
@@ -23,3 +22,4 @@ mod served;
 mod steady;
 mod three_nodes;
 mod ui;
+mod wait_limits;

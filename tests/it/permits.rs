@@ -297,7 +297,7 @@ async fn refusals_are_counted_by_their_cause() {
     })
     .await;
     let counted = |reason: &str| value(&render.render(), "tenure_refused_total", &[("reason", reason)]);
-    let counts = || ["requests", "turn_late", "waits", "watches", "bodies"].map(counted);
+    let counts = || ["requests", "start_timeout", "waits", "watches", "bodies"].map(counted);
     let running = node.open(LIST);
     let late = node.open(LIST);
     assert_eq!(counts(), [0.0; 5]);

@@ -216,10 +216,11 @@ fn aim() -> impl Strategy<Value = Aim> {
 
 pub fn limits() -> impl Strategy<Value = Limits> {
     (2..5u64, 0..4u32, 0..6u32, 0..800u64, 0..5u64, 50..600u64).prop_map(
-        |(max_leases, max_waiters, history, ended_keep_ms, ended_keep, patience_ms)| {
+        |(max_leases, max_waiters, history, ended_keep_ms, ended_keep, waiter_timeout_ms)| {
             let mut limits = Limits::default();
             (limits.max_leases, limits.max_waiters, limits.history) = (max_leases, max_waiters, history);
-            (limits.ended_keep_ms, limits.ended_keep, limits.patience_ms) = (ended_keep_ms, ended_keep, patience_ms);
+            (limits.ended_keep_ms, limits.ended_keep, limits.waiter_timeout_ms) =
+                (ended_keep_ms, ended_keep, waiter_timeout_ms);
             limits
         },
     )

@@ -133,6 +133,6 @@ pub fn limits(small: u32) -> Limits {
     limits.max_waiters = small;
     limits.history = 15 + small;
     limits.ended_keep = 10 * u64::from(small);
-    limits.patience_ms = 9_000 + u64::from(small);
+    limits.waiter_timeout_ms = 9_000 + u64::from(small);
     limits
 }

@@ -1,8 +1,8 @@
 //! The gate as a tower layer. Requests carry their token in the [`Fencing-Token`](HEADER) header.
 //!
 //! The layer admits a request *before* the handler runs. The request is inside the gate until the handler returns its
-//! response. A request with a newer token waits for this, at most for the gate's patience. The check and the handler
-//! are therefore one step: no handler of an older holder still writes when a newer one starts.
+//! response. A request with a newer token waits for this, at most for the gate's maximum wait. The check and the
+//! handler are therefore one step: no handler of an older holder still writes when a newer one starts.
 //!
 //! The layer checks all requests of all methods. Add it only to the routes that write (`route_layer`).
 //!

@@ -79,7 +79,7 @@ impl From<Refused> for Problem {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         let (status, code, title) = match refused {
             Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, STALE, "The fencing token is stale"),
-            Refused::Busy { .. } | Refused::Crowded => (unavailable, BUSY, "Older requests are in progress"),
+            Refused::Busy { .. } | Refused::TooManyWaiting => (unavailable, BUSY, "Older requests are in progress"),
             Refused::TooManyResources => (unavailable, FULL, "The gate has reached its limit of resources"),
             Refused::ResourceName { .. } => (StatusCode::BAD_REQUEST, RESOURCE, "The resource name is invalid"),
             Refused::Failed(_) => (unavailable, FAILED, "The gate has failed to store a mark"),
@@ -105,7 +105,7 @@ mod tests {
         let cases = [
             (Refused::Stale(Stale { offered: older, highest: newer }), 412, STALE, false),
             (busy, 503, BUSY, true),
-            (Refused::Crowded, 503, BUSY, true),
+            (Refused::TooManyWaiting, 503, BUSY, true),
             (Refused::TooManyResources, 503, FULL, false),
             (Refused::ResourceName { bytes: 0 }, 400, RESOURCE, false),
             (Refused::Failed("/var/lib/secret".into()), 503, FAILED, false),

@@ -172,7 +172,7 @@ export class Detail {
         for (const held of holders) this.#set(`left ${held.token}`, held.expires_in_ms === null ? Infinity : now + held.expires_in_ms);
         for (const waiter of waiters) {
             this.#set(`waited ${waiter.holder}`, now - waiter.waited_ms);
-            this.#set(`patience ${waiter.holder}`, now + waiter.expires_in_ms);
+            this.#set(`expires ${waiter.holder}`, now + waiter.expires_in_ms);
         }
         this.tick();
     }
@@ -252,7 +252,7 @@ export class Detail {
             h("td", { class: "number" }, String(waiter.place + 1)),
             h("td", null, h("code", null, waiter.holder)),
             h("td", { class: "number" }, this.#time(`waited ${waiter.holder}`, true)),
-            h("td", { class: "number" }, this.#time(`patience ${waiter.holder}`, false)),
+            h("td", { class: "number" }, this.#time(`expires ${waiter.holder}`, false)),
             h("td", { class: "action" }, only && h("button", {
                 type: "button", class: "small", "aria-label": `Hand over to ${waiter.holder}`,
                 onclick: () => actions.handOver(this.#api, only, waiters, waiter.holder, () => this.refresh()),

@@ -150,7 +150,7 @@ impl Machine {
         }
         // A free slot with a waiter means one of two cases: the last entry deferred the grant, or the first waiter is
         // unconfirmed. No older grant is open, because each entry fires the due timers first.
-        self.timers.set_turn(self.now, name, self.turn(record));
+        self.timers.set_promotion(self.now, name, self.promotion(record));
         for ended in record.ended.iter() {
             let tombstone = Tombstone { at: ended.at, name: name.clone(), token: ended.grant.token.as_u64() };
             self.tombstones.insert(ended.ended_at(), tombstone);

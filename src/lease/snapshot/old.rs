@@ -43,9 +43,9 @@ fn ended(ended: EndedV2) -> EndedV1 {
 
 fn waiter(waiter: QueueEntryV2) -> QueueEntryV1 {
     let QueueEntryV2 {
-        ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until, ..
+        ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, confirmed_until, ..
     } = waiter;
-    QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until }
+    QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, confirmed_until }
 }
 
 /// Restores the ended grants of an older snapshot of the same name.

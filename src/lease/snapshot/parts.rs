@@ -252,7 +252,7 @@ mod tests {
             since: u64::MAX,
             since_wall_ms: u64::MAX,
             until: u64::MAX,
-            patience_until: u64::MAX,
+            confirmed_until: u64::MAX,
             confirmed_term: u64::MAX,
         };
         let (held, waiting) = (GrantV2::new(&grant), QueueEntryV2::new(u64::MAX, &waiting));

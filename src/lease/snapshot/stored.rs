@@ -118,7 +118,7 @@ pub(super) struct QueueEntryV2 {
     pub since: ClusterMs,
     pub since_wall_ms: u64,
     pub until: ClusterMs,
-    pub patience_until: ClusterMs,
+    pub confirmed_until: ClusterMs,
     pub confirmed_term: u64,
 }
 
@@ -175,7 +175,7 @@ pub(super) struct QueueEntryV1 {
     pub since: ClusterMs,
     pub since_wall_ms: u64,
     pub until: ClusterMs,
-    pub patience_until: ClusterMs,
+    pub confirmed_until: ClusterMs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -294,7 +294,7 @@ impl GrantV1 {
 impl QueueEntryV2 {
     pub fn new(ticket: u64, waiter: &QueueEntry) -> QueueEntryV2 {
         let WaitRequest { holder, ttl, lock_delay_ms, metadata } = waiter.request.clone();
-        let QueueEntry { since, since_wall_ms, until, patience_until, confirmed_term, .. } = *waiter;
+        let QueueEntry { since, since_wall_ms, until, confirmed_until, confirmed_term, .. } = *waiter;
         QueueEntryV2 {
             ticket,
             holder,
@@ -304,22 +304,22 @@ impl QueueEntryV2 {
             since,
             since_wall_ms,
             until,
-            patience_until,
+            confirmed_until,
             confirmed_term,
         }
     }
 
     pub fn into_entry(self) -> QueueEntry {
         let QueueEntryV2 { holder, ttl, lock_delay_ms, metadata, .. } = self;
-        let QueueEntryV2 { since, since_wall_ms, until, patience_until, confirmed_term, .. } = self;
+        let QueueEntryV2 { since, since_wall_ms, until, confirmed_until, confirmed_term, .. } = self;
         let request = WaitRequest { holder, ttl, lock_delay_ms, metadata };
-        QueueEntry { request, since, since_wall_ms, until, patience_until, confirmed_term }
+        QueueEntry { request, since, since_wall_ms, until, confirmed_until, confirmed_term }
     }
 }
 
 impl From<QueueEntryV1> for QueueEntryV2 {
     fn from(waiter: QueueEntryV1) -> QueueEntryV2 {
-        let QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, patience_until } =
+        let QueueEntryV1 { ticket, holder, ttl, lock_delay_ms, metadata, since, since_wall_ms, until, confirmed_until } =
             waiter;
         QueueEntryV2 {
             ticket,
@@ -330,7 +330,7 @@ impl From<QueueEntryV1> for QueueEntryV2 {
             since,
             since_wall_ms,
             until,
-            patience_until,
+            confirmed_until,
             confirmed_term: 0,
         }
     }

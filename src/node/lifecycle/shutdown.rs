@@ -130,7 +130,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         };
         if tokio::time::timeout(self.settings.timeouts.transfer_leadership, ended).await.is_err() {
-            tracing::warn!("a waiting request did not leave its queue: the leader drops it after `patience_ms`");
+            tracing::warn!("a waiting request did not leave its queue: the leader drops it after `waiter_timeout_ms`");
         }
     }
 

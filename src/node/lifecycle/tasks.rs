@@ -43,7 +43,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             tick: Duration::from_millis(config.lease.tick_ms),
         };
         lifecycle.tasks.spawn(inherit_time(timekeeper.run(stop.clone())));
-        lifecycle.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.patience_ms / 4)));
+        lifecycle.spawn(self.clone().keep_waiting(Duration::from_millis(config.lease.limits.waiter_timeout_ms / 4)));
         lifecycle.spawn(self.clone().leave_queues(left));
         lifecycle.spawn(self.clone().notice_failure());
         lifecycle.spawn(self.clone().notice_stall());
@@ -59,7 +59,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             time::sleep(interval).await;
             let Some(leader_term) = self.requests.clock.leader_term() else { continue };
             for waiters in split(self.requests.waits.ids()) {
-                // The interval is a quarter of `patience_ms`, so a failed proposal is repeated in time.
+                // The interval is a quarter of `waiter_timeout_ms`, so a failed proposal is repeated in time.
                 let _ = self.requests.proposer.propose(leader_term.term, Command::KeepWaiting { waiters }).await;
             }
         }
@@ -77,7 +77,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             };
             let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
             // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
-            // `patience_ms` is over.
+            // `waiter_timeout_ms` is over.
             let left = gone.drain(..).filter(|waiter| !self.requests.waits.has(waiter));
             join_all(left.map(leave)).await;
         }

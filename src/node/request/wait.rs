@@ -132,7 +132,7 @@ impl Drop for WaitHandle {
         }
         waiters.by_id.remove(&self.id);
         if self.may_be_in_queue {
-            // The receiver is gone if the node has stopped. The leader then drops the waiter after `patience_ms`.
+            // The receiver is gone if the node has stopped. The leader then drops the waiter after `waiter_timeout_ms`.
             let _ = self.registry.abandoned.send(self.id.clone());
         }
     }

@@ -32,13 +32,13 @@ impl Model {
             }
             Command::HandOver { name, holder, token, to } => self.hand_over(name, holder, *token, to.as_ref()),
             Command::KeepWaiting { waiters } => {
-                let patience_until = self.now + self.limits.patience_ms;
+                let confirmed_until = self.now + self.limits.waiter_timeout_ms;
                 let mut kept = 0;
                 for waiter in waiters {
                     let Some(at) = self.place(waiter) else { continue };
-                    self.waiters[at].patience_until = patience_until;
+                    self.waiters[at].confirmed_until = confirmed_until;
                     self.waiters[at].confirmed_term = self.position.term();
-                    self.grant_turns(Some(&waiter.name));
+                    self.promote_waiters(Some(&waiter.name));
                     kept += 1;
                 }
                 Outcome::Waiting(kept)
@@ -166,15 +166,15 @@ impl Model {
 
     fn enqueue_claim(&mut self, acquire: &Acquire, wait_ms: u64) -> Outcome {
         let (now, name) = (self.now, &acquire.name);
-        let (patience_until, confirmed_term) = (now + self.limits.patience_ms, self.position.term());
+        let (confirmed_until, confirmed_term) = (now + self.limits.waiter_timeout_ms, self.position.term());
         let me = WaiterId { name: name.clone(), holder: acquire.holder.clone() };
         if let Some(at) = self.place(&me) {
             let waiting = &mut self.waiters[at];
             waiting.acquire = acquire.clone();
             waiting.shown.until = now + wait_ms;
-            waiting.patience_until = patience_until;
+            waiting.confirmed_until = confirmed_until;
             waiting.confirmed_term = confirmed_term;
-            self.grant_turns(Some(name));
+            self.promote_waiters(Some(name));
             if let Some(token) = self.token_of(name, &acquire.holder) {
                 return Outcome::Held { lease: self.shown(name, token), fresh: true };
             }
@@ -187,7 +187,7 @@ impl Model {
         }
         let holder = acquire.holder.clone();
         let shown = Waiter { holder, since: now, since_wall_ms: self.wall_ms, until: now + wait_ms };
-        self.waiters.push(ModelWaiter { acquire: acquire.clone(), shown, patience_until, confirmed_term });
+        self.waiters.push(ModelWaiter { acquire: acquire.clone(), shown, confirmed_until, confirmed_term });
         Outcome::Queued { place }
     }
 

@@ -42,7 +42,7 @@ struct ModelLease {
 struct ModelWaiter {
     acquire: Acquire,
     shown: Waiter,
-    patience_until: ClusterMs,
+    confirmed_until: ClusterMs,
     /// Term of the last entry that confirmed it.
     confirmed_term: u64,
 }
@@ -81,7 +81,7 @@ impl Model {
         for command in &batch.commands {
             self.forget_owners();
             outcomes.push(self.apply_command(command));
-            self.grant_turns(None);
+            self.promote_waiters(None);
             self.forget_histories();
         }
         self.forget();
@@ -102,7 +102,7 @@ impl Model {
         events.extend(due.iter().map(|(at, name, _)| (*at, name.clone(), 0)));
         let mut late: Vec<(ClusterMs, LeaseName, usize)> = Vec::new();
         for (at, waiting) in self.waiters.iter().enumerate() {
-            let ends = waiting.shown.until.min(waiting.patience_until);
+            let ends = waiting.shown.until.min(waiting.confirmed_until);
             if ends < now {
                 late.push((ends + 1, waiting.acquire.name.clone(), at));
             }
@@ -129,24 +129,24 @@ impl Model {
         // Slots go to waiters in the order in which the timers of the names fire.
         events.sort();
         for (_, name, _) in events {
-            self.grant_turns(Some(&name));
+            self.promote_waiters(Some(&name));
         }
-        self.grant_turns(None);
+        self.promote_waiters(None);
         self.forget_histories();
     }
 
     /// Names with a free slot and a waiter.
     fn deferred(&self) -> Vec<LeaseName> {
         let names: BTreeSet<&LeaseName> = self.waiters.iter().map(|waiting| &waiting.acquire.name).collect();
-        names.into_iter().filter(|name| self.turn(name).is_some()).cloned().collect()
+        names.into_iter().filter(|name| self.promotable(name).is_some()).cloned().collect()
     }
 
-    fn grant_turns(&mut self, only: Option<&LeaseName>) {
+    fn promote_waiters(&mut self, only: Option<&LeaseName>) {
         for name in self.deferred() {
             if only.is_some_and(|only| *only != name) {
                 continue;
             }
-            while let Some(at) = self.turn(&name).filter(|_| !self.granted_here.contains(&name)) {
+            while let Some(at) = self.promotable(&name).filter(|_| !self.granted_here.contains(&name)) {
                 if self.is_confirmed(at) {
                     let waiting = self.waiters.remove(at);
                     self.grant(&waiting.acquire, GrantCause::Queue);
@@ -172,10 +172,10 @@ impl Model {
 
     /// Whether a free slot is reserved for an unconfirmed first waiter.
     fn waits_for_confirmation(&self, name: &LeaseName) -> bool {
-        self.turn(name).is_some_and(|at| !self.is_confirmed(at)) && self.now <= self.window_end()
+        self.promotable(name).is_some_and(|at| !self.is_confirmed(at)) && self.now <= self.window_end()
     }
 
-    fn turn(&self, name: &LeaseName) -> Option<usize> {
+    fn promotable(&self, name: &LeaseName) -> Option<usize> {
         let first = self.waiters.iter().position(|waiting| waiting.acquire.name == *name)?;
         let limit = self.waiters[first].acquire.limit as usize;
         (self.held(name).count() < limit && !self.delays.contains_key(name)).then_some(first)

@@ -74,14 +74,14 @@ impl Model {
 
     pub fn next_due(&self) -> Option<ClusterMs> {
         let expires = self.leases.iter().filter_map(|held| held.lease.deadline);
-        let waits = self.waiters.iter().map(|waiting| waiting.shown.until.min(waiting.patience_until));
-        let turns = self.deferred().into_iter().map(|name| match self.waits_for_confirmation(&name) {
+        let waits = self.waiters.iter().map(|waiting| waiting.shown.until.min(waiting.confirmed_until));
+        let promotions = self.deferred().into_iter().map(|name| match self.waits_for_confirmation(&name) {
             true => self.window_end() + 1,
             false => self.now,
         });
         // A timer fires in the millisecond after its deadline.
         let timers = expires.chain(waits).chain(self.delays.values().copied()).map(|last| last + 1);
-        timers.chain(turns).min()
+        timers.chain(promotions).min()
     }
 
     pub fn counts(&self) -> Counts {

@@ -140,8 +140,8 @@ async def attempts(
             limit = max(total - elapsed, 0) if policy.uses_remaining_time else whole_attempt(elapsed)
             begun = asyncio.ensure_future(attempt(AttemptContext(number, elapsed, limit)))
             in_flight[begun] = number % nodes
-            patience = budget.attempt if policy is RetryPolicy.RENEWAL else None
-            ended, _ = await asyncio.wait(in_flight, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            attempt_timeout = budget.attempt if policy is RetryPolicy.RENEWAL else None
+            ended, _ = await asyncio.wait(in_flight, timeout=attempt_timeout, return_when=asyncio.FIRST_COMPLETED)
             if resolved := results.add_all(ended, in_flight):
                 return resolved
             if ended and (number + 1) % nodes == 0:

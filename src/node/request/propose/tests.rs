@@ -293,7 +293,7 @@ fn largest_after(kind: Option<&Command>) -> Option<Command> {
         history: u32::MAX,
         ended_keep_ms: u64::MAX,
         ended_keep: u64::MAX,
-        patience_ms: u64::MAX,
+        waiter_timeout_ms: u64::MAX,
     };
     let (wait_ms, lock_delay_ms, limit) = (Some(u64::MAX), u64::MAX, u32::MAX);
     let next = match kind {

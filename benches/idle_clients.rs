@@ -109,7 +109,7 @@ pub async fn watchers(cluster: &Cluster, count: usize) -> Value {
 /// Measures `count` waiters for `names` leases, distributed over the nodes.
 pub async fn waiters(cluster: &Cluster, count: usize, names: usize) -> Value {
     let (leader, nodes) = (cluster.leader_address().await, cluster.addresses());
-    let prefix = format!("crowd-{names}");
+    let prefix = format!("idle-{names}");
     let before = acquire_times(&leader, "alone").await;
     let mut holders = futures_util::stream::iter(0..names)
         .map(|number| {

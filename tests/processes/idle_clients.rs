@@ -1,8 +1,8 @@
 //! As many watchers and waiters as a node accepts. Each one needs little memory and receives its event in time. The
 //! node refuses one more, and still serves holders.
 //!
-//! `TENURE_CROWD` sets the number of watchers and of waiters; the default is 1,000. `cargo bench -- watchers waiters`
-//! runs 10,000.
+//! `TENURE_IDLE_CLIENTS` sets the number of watchers and of waiters; the default is 1,000.
+//! `cargo bench -- watchers waiters` runs 10,000.
 
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ async fn thousand_watchers_and_waiters_are_served_in_time() {
 
     refuses_one_more(&node).await;
     let renewal = format!(r#"{{"holder":"first","token":"{}"}}"#, tokens[0]);
-    assert_eq!(connection.post("leases/crowd-0/renew", &renewal).await.expect("the node answers").status, 200);
+    assert_eq!(connection.post("leases/idle-0/renew", &renewal).await.expect("the node answers").status, 200);
 
     let sent = Instant::now();
     claim(&mut connection, "seen-by-all", "first").await;
@@ -85,7 +85,7 @@ async fn thousand_watchers_and_waiters_are_served_in_time() {
         let sent = Instant::now();
         let body = format!(r#"{{"holder":"first","token":"{token}"}}"#);
         let released =
-            connection.post(&format!("leases/crowd-{number}/release"), &body).await.expect("the node answers");
+            connection.post(&format!("leases/idle-{number}/release"), &body).await.expect("the node answers");
         assert_eq!(released.status, 200, "{}", released.body);
         let (granted, at) = tokio::time::timeout(DELIVERED_WITHIN, grants.recv())
             .await
@@ -115,7 +115,7 @@ async fn claim(connection: &mut Connection, name: &str, holder: &str) -> String 
 
 async fn hold(node: &str, number: usize) -> String {
     let mut connection = Connection::open(node).await.expect("the node accepts connections");
-    claim(&mut connection, &format!("crowd-{number}"), "first").await
+    claim(&mut connection, &format!("idle-{number}"), "first").await
 }
 
 async fn watch(node: &str) -> Connection {
@@ -127,7 +127,7 @@ async fn watch(node: &str) -> Connection {
 
 async fn wait(node: &str, number: usize) -> (usize, Connection) {
     let mut connection = Connection::open(node).await.expect("the node accepts connections");
-    connection.send_post(&format!("leases/crowd-{number}/acquire"), WAIT).await.expect("the connection is open");
+    connection.send_post(&format!("leases/idle-{number}/acquire"), WAIT).await.expect("the connection is open");
     (number, connection)
 }
 
@@ -137,7 +137,7 @@ const TOO_BUSY: &str = r#""code":"too_busy""#;
 
 async fn refuses_one_more(node: &str) {
     let mut connection = Connection::open(node).await.expect("the node accepts connections");
-    let answer = connection.post("leases/crowd-0/acquire", WAIT).await.expect("the node answers");
+    let answer = connection.post("leases/idle-0/acquire", WAIT).await.expect("the node answers");
     assert!(answer.status == 429 && answer.retry_after && answer.body.contains(TOO_BUSY), "{}", answer.body);
     connection.send("GET /v1/watch HTTP/1.1\r\nhost: n\r\n\r\n").await.expect("the connection is still open");
     let answer = connection.read_response().await.expect("the node answers");
@@ -146,7 +146,7 @@ async fn refuses_one_more(node: &str) {
 
 /// The number of watchers and of waiters, equal to the limits of the node.
 fn client_count() -> usize {
-    let asked = std::env::var("TENURE_CROWD").ok().and_then(|count| count.parse().ok());
+    let asked = std::env::var("TENURE_IDLE_CLIENTS").ok().and_then(|count| count.parse().ok());
     asked.unwrap_or(1_000)
 }
 
@@ -156,7 +156,7 @@ async fn until_waiting(cluster: &Cluster, node: u64, they_wait: bool) {
     let expected = usize::from(they_wait);
     for number in 0..client_count() {
         loop {
-            let queue = cluster.ask(node, &format!("/v1/leases/crowd-{number}/queue")).await;
+            let queue = cluster.ask(node, &format!("/v1/leases/idle-{number}/queue")).await;
             let waiters = queue.as_ref().and_then(|queue| queue["waiters"].as_array()).map(Vec::len);
             if waiters == Some(expected) {
                 break;

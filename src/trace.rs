@@ -30,7 +30,7 @@ pub(crate) const NODE: &str = "tenure.node";
 
 /// The role of a span.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum SpanRole {
     /// Work in this process.
     Internal,
     /// A request to another process.

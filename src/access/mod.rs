@@ -12,11 +12,11 @@ mod token;
 
 #[cfg(all(feature = "server", not(feature = "testing")))]
 pub(crate) use state::{
-    Access, AccessChange, AccessState, AccessView, Caller, Denied, Need, Permission, TokenHash, TokenId,
+    Access, AccessChange, AccessState, AccessView, Caller, Denied, Need, PrefixRight, TokenHash, TokenId,
 };
 #[cfg(feature = "testing")]
 #[doc(hidden)]
-pub use state::{Access, AccessChange, AccessState, AccessView, Caller, Denied, Need, Permission, TokenHash, TokenId};
+pub use state::{Access, AccessChange, AccessState, AccessView, Caller, Denied, Need, PrefixRight, TokenHash, TokenId};
 #[cfg(feature = "server")]
 pub(crate) use state::{PrincipalView, TokenView};
 pub use token::{AccessToken, InvalidToken};

@@ -42,7 +42,7 @@ pub enum Caller {
 
 /// A right on all names that begin with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Permission {
+pub struct PrefixRight {
     pub right: Right,
     pub prefix: String,
 }
@@ -51,12 +51,12 @@ pub struct Permission {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessState {
     is_enabled: bool,
-    roles: BTreeMap<AccessName, BTreeSet<Permission>>,
-    principals: BTreeMap<AccessName, Principal>,
+    roles: BTreeMap<AccessName, BTreeSet<PrefixRight>>,
+    principals: BTreeMap<AccessName, PrincipalState>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Principal {
+struct PrincipalState {
     roles: BTreeSet<AccessName>,
     tokens: BTreeMap<TokenId, Token>,
 }
@@ -75,7 +75,7 @@ pub enum AccessChange {
     /// Creates or replaces a role.
     SetRole {
         role: AccessName,
-        permissions: BTreeSet<Permission>,
+        permissions: BTreeSet<PrefixRight>,
     },
     RemoveRole(AccessName),
     /// Creates a principal, or replaces its roles.
@@ -128,7 +128,7 @@ pub enum Denied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessView {
     pub is_enabled: bool,
-    pub roles: BTreeMap<AccessName, BTreeSet<Permission>>,
+    pub roles: BTreeMap<AccessName, BTreeSet<PrefixRight>>,
     pub principals: BTreeMap<AccessName, PrincipalView>,
 }
 
@@ -190,7 +190,7 @@ impl TryFrom<String> for TokenId {
 
 impl From<AccessState> for Access {
     fn from(state: AccessState) -> Access {
-        let of = |(name, principal): (&AccessName, &Principal)| {
+        let of = |(name, principal): (&AccessName, &PrincipalState)| {
             principal.tokens.keys().map(|id| (*id, name.clone())).collect::<Vec<_>>()
         };
         let tokens = state.principals.iter().flat_map(of).collect();
@@ -215,7 +215,7 @@ impl Access {
     pub fn view(&self) -> AccessView {
         let AccessState { is_enabled, roles, principals } = self.state();
         let token = |(id, token): (&TokenId, &Token)| TokenView { id: *id, created_wall_ms: token.created_wall_ms };
-        let view = |principal: &Principal| PrincipalView {
+        let view = |principal: &PrincipalState| PrincipalView {
             roles: principal.roles.clone(),
             tokens: principal.tokens.iter().map(token).collect(),
         };
@@ -312,7 +312,7 @@ impl Access {
         match change {
             AccessChange::Enable(_) => {}
             AccessChange::SetRole { permissions, .. } => {
-                let is_bad = |one: &Permission| one.right == Right::Admin && !one.prefix.is_empty();
+                let is_bad = |one: &PrefixRight| one.right == Right::Admin && !one.prefix.is_empty();
                 if permissions.iter().any(is_bad) {
                     return Err(Denied::Refused("the right `admin` has no prefix".to_owned()));
                 }
@@ -392,8 +392,8 @@ mod tests {
         TokenHash::of(&AccessToken::from_secret([number; 32]))
     }
 
-    fn permission(right: Right, prefix: &str) -> Permission {
-        Permission { right, prefix: prefix.to_owned() }
+    fn permission(right: Right, prefix: &str) -> PrefixRight {
+        PrefixRight { right, prefix: prefix.to_owned() }
     }
 
     fn apply(access: &Access, changes: &[AccessChange]) -> Access {

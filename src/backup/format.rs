@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::BackupError;
 use crate::raft::State;
-use crate::raft::snapshot::{self, Reader, SnapshotError};
+use crate::raft::snapshot::{self, SnapshotError, SnapshotReader};
 use crate::storage::{Position, StorageError, codec};
 use crate::types::{ClusterMs, NodeId};
 
@@ -34,7 +34,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// The first record of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
+pub(crate) struct BackupHeader {
     pub cluster: String,
     /// The node that wrote the backup.
     pub node: NodeId,
@@ -57,8 +57,8 @@ pub(crate) enum Freshness {
 }
 
 /// Writes a backup of this view.
-pub(crate) fn encode(header: &Header, view: &State, out: &mut impl Write) -> io::Result<()> {
-    let mut out = Checked { out, crc: crc32fast::Hasher::new(), bytes: 0 };
+pub(crate) fn encode(header: &BackupHeader, view: &State, out: &mut impl Write) -> io::Result<()> {
+    let mut out = CheckedWriter { out, crc: crc32fast::Hasher::new(), bytes: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&[VERSION])?;
     let record = codec::encode(header);
@@ -83,13 +83,13 @@ pub(crate) fn encode(header: &Header, view: &State, out: &mut impl Write) -> io:
     out.out.flush()
 }
 
-struct Checked<'w, W> {
+struct CheckedWriter<'w, W> {
     out: &'w mut W,
     crc: crc32fast::Hasher,
     bytes: u64,
 }
 
-impl<W: Write> Write for Checked<'_, W> {
+impl<W: Write> Write for CheckedWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.crc.update(&bytes[..written]);
@@ -103,16 +103,16 @@ impl<W: Write> Write for Checked<'_, W> {
 }
 
 /// Reads and checks a backup: first the checksum of all bytes, then every record.
-pub(crate) fn read(path: &Path) -> Result<(Header, State), BackupError> {
-    read_with(path, Reader::default())
+pub(crate) fn read(path: &Path) -> Result<(BackupHeader, State), BackupError> {
+    read_with(path, SnapshotReader::default())
 }
 
 /// Checks a backup like [`read`], without the memory for its state.
 pub(crate) fn verify(path: &Path) -> Result<(), BackupError> {
-    read_with(path, Reader::checking()).map(drop)
+    read_with(path, SnapshotReader::checking()).map(drop)
 }
 
-fn read_with(path: &Path, reader: Reader) -> Result<(Header, State), BackupError> {
+fn read_with(path: &Path, reader: SnapshotReader) -> Result<(BackupHeader, State), BackupError> {
     let failed = |error| BackupError::io("read", path, error);
     let mut file = File::open(path).map_err(|error| BackupError::io("open", path, error))?;
     let bytes = file.metadata().map_err(failed)?.len();
@@ -173,7 +173,7 @@ fn check_trailer(path: &Path, file: &mut File, bytes: u64) -> Result<u64, Backup
     Ok(content)
 }
 
-fn read_header(content: &mut impl Read) -> io::Result<Result<Header, String>> {
+fn read_header(content: &mut impl Read) -> io::Result<Result<BackupHeader, String>> {
     let mut length = [0; 4];
     content.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -185,7 +185,7 @@ fn read_header(content: &mut impl Read) -> io::Result<Result<Header, String>> {
     Ok(codec::decode(&record, MAX_HEADER_BYTES).map_err(|error| error.to_string()))
 }
 
-fn read_state(content: &mut impl Read, mut reader: Reader) -> io::Result<Result<State, SnapshotError>> {
+fn read_state(content: &mut impl Read, mut reader: SnapshotReader) -> io::Result<Result<State, SnapshotError>> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = content.read(&mut buffer)?;
@@ -209,7 +209,7 @@ mod tests {
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
     /// A backup of a cluster with one held lease.
-    fn backup() -> (Header, State, Vec<u8>) {
+    fn backup() -> (BackupHeader, State, Vec<u8>) {
         let mut machine = Machine::new();
         let claim = Command::Acquire(Acquire {
             name: LeaseName::new("jobs").expect("valid"),
@@ -227,13 +227,14 @@ mod tests {
         let position = Position { term: 1, index: 3 };
         state.restore(position, members, Joined { node: 4, incarnation: 5 }, 300, Some(9)).expect("restored");
         let (cluster, cluster_ms) = ("test".to_owned(), state.machine.now());
-        let header = Header { cluster, node: 4, position, cluster_ms, wall_ms: 600, freshness: Freshness::Current };
+        let header =
+            BackupHeader { cluster, node: 4, position, cluster_ms, wall_ms: 600, freshness: Freshness::Current };
         let mut bytes = Vec::new();
         encode(&header, &state, &mut bytes).expect("memory");
         (header, state, bytes)
     }
 
-    fn read_bytes(bytes: &[u8]) -> Result<(Header, State), BackupError> {
+    fn read_bytes(bytes: &[u8]) -> Result<(BackupHeader, State), BackupError> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), bytes).expect("written");
         let read = read(file.path());

@@ -29,7 +29,7 @@ use crate::types::NodeId;
 
 pub(crate) use file::NewFile;
 pub(crate) use folder::Folder;
-pub(crate) use format::{Freshness, Header, encode, read, verify};
+pub(crate) use format::{BackupHeader, Freshness, encode, read, verify};
 pub use position::PositionError;
 #[cfg(feature = "testing")]
 pub(crate) use restore::check;
@@ -80,7 +80,7 @@ pub fn inspect(file: impl AsRef<Path>) -> Result<BackupInfo, BackupError> {
 }
 
 /// Describes the backup in this file.
-pub(crate) fn info(file: &Path, header: Header, state: &State) -> Result<BackupInfo, BackupError> {
+pub(crate) fn info(file: &Path, header: BackupHeader, state: &State) -> Result<BackupInfo, BackupError> {
     let bytes = std::fs::metadata(file).map_err(|error| BackupError::io("read", file, error))?.len();
     let counts = state.machine.counts();
     Ok(BackupInfo {

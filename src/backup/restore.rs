@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{BackupError, PositionError, position, read};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{MemberConfig, Problems};
-use crate::lease::Lease;
+use crate::lease::HolderLease;
 use crate::raft::snapshot::SnapshotError;
 use crate::raft::{Joined, PeerInfo, State, read_restored, write_restored};
 use crate::storage::{Identity, Position, Restoring, Storage, StorageError};
@@ -204,7 +204,7 @@ fn wait_for_the_next_ms(used: u64) {
 fn no_grants_ms(state: &State, holders: LostHolders) -> Result<Option<u64>, RestoreError> {
     let LostHolders::StopWithin(given) = holders else { return Ok(None) };
     let given_ms = given.as_millis().try_into().unwrap_or(u64::MAX);
-    let Some(Lease { name, holder, ttl, .. }) = state.machine.longest_held() else { return Ok(Some(given_ms)) };
+    let Some(HolderLease { name, holder, ttl, .. }) = state.machine.longest_held() else { return Ok(Some(given_ms)) };
     let (name, holder) = (name.to_string(), holder.to_string());
     match ttl.as_millis() {
         None => Err(RestoreError::Infinite { name, holder }),

@@ -173,14 +173,14 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 
 /// A token in a list.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct ListedToken<'a> {
     id: &'a str,
     principal: &'a str,
     created_at: Timestamp,
 }
 
-fn tokens_of(owner: &Principal) -> impl Iterator<Item = Listed<'_>> {
-    owner.tokens.iter().map(|token| Listed { id: &token.id, principal: &owner.name, created_at: token.created_at })
+fn tokens_of(owner: &Principal) -> impl Iterator<Item = ListedToken<'_>> {
+    owner.tokens.iter().map(|token| ListedToken { id: &token.id, principal: &owner.name, created_at: token.created_at })
 }
 
 /// Prints the tokens of one principal, or of all.
@@ -191,11 +191,12 @@ fn list(state: &AccessControl, principal: Option<&AccessName>, format: Format) -
         let detail = format!("no principal {principal} exists");
         return Err(Failure::Refused(Box::new(Problem::new(Code::NotFound, detail))));
     }
-    let tokens: Vec<Listed<'_>> = owners.into_iter().flat_map(tokens_of).collect();
+    let tokens: Vec<ListedToken<'_>> = owners.into_iter().flat_map(tokens_of).collect();
     match format {
         Format::Json => output::json(&tokens),
         Format::Table => {
-            let row = |token: &Listed<'_>| vec![token.id.into(), token.principal.into(), token.created_at.to_string()];
+            let row =
+                |token: &ListedToken<'_>| vec![token.id.into(), token.principal.into(), token.created_at.to_string()];
             output::table(&["TOKEN", "PRINCIPAL", "CREATED"], tokens.iter().map(row))
         }
     }

@@ -14,7 +14,7 @@ use super::open_files;
 use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeRef, RenderMetrics, Settings};
-use crate::node::{Node, Refusal, StartError};
+use crate::node::{Node, PeerRefusal, StartError};
 use crate::tls::NodeTls;
 
 /// Maximum time of a shutdown. After it, the process exits in any case.
@@ -67,7 +67,7 @@ impl Host {
         let builder = if join { builder.join() } else { builder };
         let builder = if let Some(tls) = tls { builder.tls(tls) } else { builder };
         let node = builder.start().await.map_err(|error| match error {
-            StartError::Refused(Refusal::Removed { .. }) => {
+            StartError::Refused(PeerRefusal::Removed { .. }) => {
                 Failure::Removed(format!("node {} cannot start: {error}", entry.id))
             }
             error => Failure::Other(anyhow!(error).context(format!("node {} cannot start", entry.id))),

@@ -21,14 +21,14 @@ pub fn connections(wanted: usize, nodes: usize) -> usize {
         warn!(%error, "cannot raise the limit of open files");
     }
     let allowed = getrlimit(Resource::Nofile).current;
-    let room = room(allowed, nodes);
-    if room < wanted {
+    let max_clients = max_clients(allowed, nodes);
+    if max_clients < wanted {
         warn!(
             allowed,
-            "at most {room} of {wanted} clients can connect: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            "at most {max_clients} of {wanted} clients can connect: raise the limit of open files (ulimit -n, LimitNOFILE)"
         );
     }
-    wanted.min(room)
+    wanted.min(max_clients)
 }
 
 /// The action for a limit that is too low.
@@ -40,7 +40,7 @@ pub fn maximum() -> Option<u64> {
 }
 
 /// Client connections for each of `nodes` nodes in a process that may open `files` files, or any number if `None`.
-pub fn room(files: Option<u64>, nodes: usize) -> usize {
+pub fn max_clients(files: Option<u64>, nodes: usize) -> usize {
     let left = files.map_or(u64::MAX, |files| files.saturating_sub(RESERVED * nodes as u64));
     usize::try_from(left / nodes as u64).unwrap_or(usize::MAX).max(MIN_CONNECTIONS)
 }
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_excludes_reserved_files() {
-        assert_eq!(room(Some(1024), 1), 512);
-        assert_eq!(room(Some(4096), 3), (4096 - 3 * 512) / 3);
-        assert_eq!(room(Some(100), 1), MIN_CONNECTIONS, "a node with few files still serves some clients");
-        assert_eq!(room(None, 1), usize::MAX);
+    fn max_clients_excludes_reserved_files() {
+        assert_eq!(max_clients(Some(1024), 1), 512);
+        assert_eq!(max_clients(Some(4096), 3), (4096 - 3 * 512) / 3);
+        assert_eq!(max_clients(Some(100), 1), MIN_CONNECTIONS, "a node with few files still serves some clients");
+        assert_eq!(max_clients(None, 1), usize::MAX);
     }
 }

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::host::{Host, stop_all};
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
-use crate::node::{Node, NodeFailure, Refusal};
+use crate::node::{Node, NodeFailure, PeerRefusal};
 use crate::telemetry::{self, LogFormat};
 
 /// Pause between two attempts to turn access control off.
@@ -75,7 +75,7 @@ async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments) -> Res
         why = host.node.wait_failed() => {
             let message = format!("node {} cannot go on: {why}", entry.id);
             Err(match why {
-                NodeFailure::Refused(Refusal::Removed { .. }) => Failure::Removed(message),
+                NodeFailure::Refused(PeerRefusal::Removed { .. }) => Failure::Removed(message),
                 _ => Failure::Other(anyhow!(message)),
             })
         }

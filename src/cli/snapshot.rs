@@ -28,7 +28,7 @@ pub enum Command {
         force: bool,
         /// Which node writes the backup
         #[arg(long, default_value = "leader")]
-        consistency: Source,
+        consistency: BackupSource,
         #[command(flatten)]
         client: ClientArguments,
     },
@@ -58,7 +58,7 @@ with --grant-after, or with --holders-stopped.";
 
 /// The node that writes a backup.
 #[derive(Clone, Copy, ValueEnum)]
-pub enum Source {
+pub enum BackupSource {
     /// The leader, with every acknowledged change
     Leader,
     /// The first node that answers; the backup has the age of its state
@@ -104,8 +104,8 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Save { file, force, consistency, client } => {
             let consistency = match consistency {
-                Source::Leader => Consistency::Leader,
-                Source::Stale => Consistency::Stale,
+                BackupSource::Leader => Consistency::Leader,
+                BackupSource::Stale => Consistency::Stale,
             };
             show(&save(&file, force, consistency, &client).await?, client.output)
         }

@@ -29,12 +29,12 @@ pub(super) struct Grant {
     pub ending: Option<Loss>,
     /// A hand-over is in progress: another holder may have the lease already.
     pub is_paused: bool,
-    pub signals: Signals,
+    pub signals: GrantSignals,
 }
 
 /// The cancellation tokens of one grant.
 #[derive(Clone)]
-pub(super) struct Signals {
+pub(super) struct GrantSignals {
     /// Cancelled when the grant ends, for any reason.
     pub ended: CancellationToken,
     /// Cancelled when the keeper stops renewing the grant.
@@ -54,7 +54,7 @@ impl Grant {
             failures: 0,
             ending: None,
             is_paused: false,
-            signals: Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() },
+            signals: GrantSignals { ended: CancellationToken::new(), stopping: CancellationToken::new() },
         }
     }
 
@@ -143,9 +143,9 @@ pub(super) enum GrantAction {
     Expired(Loss),
 }
 
-impl Signals {
-    pub fn cancelled() -> Signals {
-        let signals = Signals { ended: CancellationToken::new(), stopping: CancellationToken::new() };
+impl GrantSignals {
+    pub fn cancelled() -> GrantSignals {
+        let signals = GrantSignals { ended: CancellationToken::new(), stopping: CancellationToken::new() };
         signals.cancel();
         signals
     }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn grant_is_renewed_with_others_up_to_a_sixth_of_the_ttl_earlier() {
+    fn grant_is_renewed_early_with_others_by_a_sixth_of_the_ttl() {
         let grant = || Grant { next_renewal: ms(11_000), ..grant() };
         assert_eq!((grant().can_renew_early(ms(10_499)), grant().can_renew_early(ms(10_500))), (false, true));
         assert!(!Grant { is_renewing: true, ..grant() }.can_renew_early(ms(10_500)));

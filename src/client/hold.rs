@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::grant::{Grant, GrantAction, Signals};
+use super::grant::{Grant, GrantAction, GrantSignals};
 use super::listeners::{ListenerEvent, ListenerQueue, Listeners};
 use super::metrics;
 use super::{HoldState, LeaseOptions, Loss};
@@ -39,12 +39,12 @@ pub(super) struct Hold {
     /// Guards of one process exclude each other here: to the cluster they are one holder.
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
     state: watch::Sender<HoldState>,
-    record: Mutex<Record>,
+    record: Mutex<HoldRecord>,
     listener_queue: Arc<ListenerQueue>,
     drift_permille: u32,
 }
 
-struct Record {
+struct HoldRecord {
     options: LeaseOptions,
     grant: Option<Grant>,
     /// The cluster may have granted a claim whose answer did not arrive.
@@ -83,7 +83,7 @@ impl Hold {
             operation: tokio::sync::Mutex::default(),
             exclusive: Arc::default(),
             state: watch::Sender::new(HoldState::Idle),
-            record: Mutex::new(Record {
+            record: Mutex::new(HoldRecord {
                 options,
                 grant: None,
                 ambiguous: false,
@@ -144,10 +144,10 @@ impl Hold {
     }
 
     /// The signals of the current grant; cancelled signals if there is none.
-    pub fn signals(&self) -> Signals {
+    pub fn signals(&self) -> GrantSignals {
         match &self.record().grant {
             Some(grant) => grant.signals.clone(),
-            None => Signals::cancelled(),
+            None => GrantSignals::cancelled(),
         }
     }
 
@@ -393,13 +393,13 @@ impl Hold {
         self.deadline.store(deadline.map_or(INFINITE, nanos), Ordering::Release);
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, HoldRecord> {
         self.record.lock().expect("no code panics while it holds this lock")
     }
 }
 
 /// Access to the listeners. It holds the lock of the record.
-pub(super) struct ListenersGuard<'a>(MutexGuard<'a, Record>);
+pub(super) struct ListenersGuard<'a>(MutexGuard<'a, HoldRecord>);
 
 impl std::ops::Deref for ListenersGuard<'_> {
     type Target = Listeners;

@@ -111,9 +111,9 @@ fn schedule_deadline_check(schedule: &mut RenewalSchedule, hold: &Arc<Hold>, now
     }
 }
 
-type Renewal = (Arc<Hold>, FencingToken, Option<Duration>);
+type DueRenewal = (Arc<Hold>, FencingToken, Option<Duration>);
 
-fn send(shared: &Arc<ManagerInner>, holder: HolderId, mut renewals: Vec<Renewal>, work: &mut Work) {
+fn send(shared: &Arc<ManagerInner>, holder: HolderId, mut renewals: Vec<DueRenewal>, work: &mut Work) {
     while !renewals.is_empty() {
         let rest = renewals.split_off(batch_len(renewals.iter().map(|(hold, ..)| &hold.name)));
         work.push(Box::pin(renew(shared.clone(), holder.clone(), renewals)));
@@ -131,9 +131,9 @@ fn batch_len<'n>(names: impl Iterator<Item = &'n LeaseName>) -> usize {
     names.take(MAX_RENEW_ITEMS).take_while(fits).count()
 }
 
-async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<Renewal>) {
+async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<DueRenewal>) {
     let sent = shared.now();
-    let item = |(hold, token, _): &Renewal| RenewItem { name: hold.name.clone(), token: *token, ttl_ms: None };
+    let item = |(hold, token, _): &DueRenewal| RenewItem { name: hold.name.clone(), token: *token, ttl_ms: None };
     let batch = RenewBatch { holder, leases: renewals.iter().map(item).collect() };
     let shortest = renewals.iter().filter_map(|(_, _, ttl)| *ttl).min();
     let total = shortest.map_or(shared.options.operation_timeout, |ttl| ttl / 3);

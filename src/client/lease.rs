@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::hold::Hold;
-use super::listeners::{Listener, Subscription};
+use super::listeners::{ListenerCallback, Subscription};
 use super::manager::Owner;
 use super::operations::{self, refused};
 use super::shared::KeeperCommand;
@@ -214,7 +214,7 @@ impl Lease {
     /// A task of the manager calls the listeners one after another. A listener that owns a handle of the lease keeps
     /// the manager alive until it is unsubscribed.
     pub fn after_acquire(&self, call: impl Fn(FencingToken) + Send + Sync + 'static) -> Subscription {
-        Subscription::new(&self.hold, Listener::AfterAcquire(Arc::new(call)))
+        Subscription::new(&self.hold, ListenerCallback::AfterAcquire(Arc::new(call)))
     }
 
     /// Subscribes `call` to releases and hand-overs of this lease. The release waits for its future, so the work should
@@ -226,7 +226,7 @@ impl Lease {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Subscription::new(&self.hold, Listener::BeforeRelease(Arc::new(move || Box::pin(call()))))
+        Subscription::new(&self.hold, ListenerCallback::BeforeRelease(Arc::new(move || Box::pin(call()))))
     }
 
     /// Subscribes `call` to losses of this lease. A release is no loss.
@@ -234,7 +234,7 @@ impl Lease {
     /// After a suspend of the machine or a stop of the process, the call can come up to 100 ms late.
     /// [`is_held`](Lease::is_held) is exact at any time.
     pub fn on_lost(&self, call: impl Fn(Loss) + Send + Sync + 'static) -> Subscription {
-        Subscription::new(&self.hold, Listener::OnLost(Arc::new(call)))
+        Subscription::new(&self.hold, ListenerCallback::OnLost(Arc::new(call)))
     }
 
     /// How long the work may take to end ([`LeaseOptions::drain`](super::LeaseOptions::drain)).

@@ -13,24 +13,24 @@ use super::hold::Hold;
 use crate::token::FencingToken;
 
 pub(super) type AfterAcquire = Arc<dyn Fn(FencingToken) + Send + Sync>;
-pub(super) type OnLost = Arc<dyn Fn(Loss) + Send + Sync>;
+pub(super) type LossCallback = Arc<dyn Fn(Loss) + Send + Sync>;
 pub(super) type BeforeRelease = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// The listeners of one lease, in the order of their subscription.
 #[derive(Default)]
 pub(super) struct Listeners {
     last: u64,
-    all: BTreeMap<u64, Listener>,
+    all: BTreeMap<u64, ListenerCallback>,
 }
 
-pub(super) enum Listener {
+pub(super) enum ListenerCallback {
     AfterAcquire(AfterAcquire),
     BeforeRelease(BeforeRelease),
-    OnLost(OnLost),
+    OnLost(LossCallback),
 }
 
 impl Listeners {
-    pub fn add(&mut self, listener: Listener) -> u64 {
+    pub fn add(&mut self, listener: ListenerCallback) -> u64 {
         self.last += 1;
         self.all.insert(self.last, listener);
         self.last
@@ -41,13 +41,13 @@ impl Listeners {
     }
 
     fn callbacks(&self, event: ListenerEvent) -> Vec<Box<dyn FnOnce() + Send>> {
-        let call = |listener: &Listener| -> Option<Box<dyn FnOnce() + Send>> {
+        let call = |listener: &ListenerCallback| -> Option<Box<dyn FnOnce() + Send>> {
             match (listener, event) {
-                (Listener::AfterAcquire(call), ListenerEvent::Acquired(token)) => {
+                (ListenerCallback::AfterAcquire(call), ListenerEvent::Acquired(token)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(token)))
                 }
-                (Listener::OnLost(call), ListenerEvent::Lost(why)) => {
+                (ListenerCallback::OnLost(call), ListenerEvent::Lost(why)) => {
                     let call = call.clone();
                     Some(Box::new(move || call(why)))
                 }
@@ -58,8 +58,8 @@ impl Listeners {
     }
 
     pub fn before_release(&self) -> Vec<BeforeRelease> {
-        let wanted = |listener: &Listener| match listener {
-            Listener::BeforeRelease(call) => Some(call.clone()),
+        let wanted = |listener: &ListenerCallback| match listener {
+            ListenerCallback::BeforeRelease(call) => Some(call.clone()),
             _ => None,
         };
         self.all.values().filter_map(wanted).collect()
@@ -74,7 +74,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    pub(super) fn new(hold: &Arc<Hold>, listener: Listener) -> Subscription {
+    pub(super) fn new(hold: &Arc<Hold>, listener: ListenerCallback) -> Subscription {
         let number = hold.listeners().add(listener);
         Subscription { hold: Arc::downgrade(hold), number }
     }

@@ -36,7 +36,7 @@ pub(super) struct ManagerInner {
     commands: Mutex<Vec<KeeperCommand>>,
     /// Leases that a failed release or an unfinished work left held at the cluster, and when they expire there. They
     /// stay here without a handle, so that a shutdown knows them.
-    left_held: Mutex<BTreeMap<Key, (Duration, Arc<Hold>)>>,
+    left_held: Mutex<BTreeMap<HoldKey, (Duration, Arc<Hold>)>>,
 }
 
 /// A background command for the keeper.
@@ -49,11 +49,11 @@ pub(super) enum KeeperCommand {
     ReleaseToken { hold: Arc<Hold>, token: FencingToken },
 }
 
-type Key = (LeaseName, HolderId);
+type HoldKey = (LeaseName, HolderId);
 
 #[derive(Default)]
 struct HoldTable {
-    holds: HashMap<Key, Weak<Hold>>,
+    holds: HashMap<HoldKey, Weak<Hold>>,
     sweep_at: usize,
 }
 
@@ -137,7 +137,7 @@ impl ManagerInner {
         self.left_held().values().map(|(_, hold)| hold.clone()).collect()
     }
 
-    fn left_held(&self) -> MutexGuard<'_, BTreeMap<Key, (Duration, Arc<Hold>)>> {
+    fn left_held(&self) -> MutexGuard<'_, BTreeMap<HoldKey, (Duration, Arc<Hold>)>> {
         let now = self.now();
         let mut left_held = self.left_held.lock().expect(UNPOISONED);
         let is_left = |hold: &Hold| hold.failed_release().is_some() || hold.undrained_token().is_some();
@@ -168,8 +168,8 @@ const UNPOISONED: &str = "no code panics while it holds this lock";
 /// The held leases and the times of their next checks.
 #[derive(Default)]
 pub(super) struct RenewalSchedule {
-    held: BTreeMap<Key, (Duration, Arc<Hold>)>,
-    by_time: BTreeSet<(Duration, Key)>,
+    held: BTreeMap<HoldKey, (Duration, Arc<Hold>)>,
+    by_time: BTreeSet<(Duration, HoldKey)>,
 }
 
 impl RenewalSchedule {

@@ -13,13 +13,13 @@ const MAX_UNREADABLE: usize = 100;
 
 /// A setting, and the reason why it is invalid.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct SettingProblem {
     /// The setting's path in the file, such as `raft.snapshot_keep` or `node[2].http`.
     pub path: String,
     pub text: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.text)
     }
@@ -27,11 +27,11 @@ impl fmt::Display for Problem {
 
 /// The problems so far.
 #[derive(Debug, Default)]
-pub(super) struct Found(pub Vec<Problem>);
+pub(super) struct Found(pub Vec<SettingProblem>);
 
 impl Found {
     pub fn add(&mut self, path: impl Into<String>, text: impl Into<String>) {
-        self.0.push(Problem { path: path.into(), text: text.into() });
+        self.0.push(SettingProblem { path: path.into(), text: text.into() });
     }
 
     /// Adds a problem of a setting that has none yet. A setting that cannot be read has its default, so its other

@@ -6,7 +6,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::Problems;
-use super::reader::{Found, Problem};
+use super::reader::{Found, SettingProblem};
 
 pub(super) struct Source<'t> {
     text: &'t str,
@@ -50,7 +50,7 @@ impl Source<'_> {
 
     /// The problems with their lines, in the order of the file.
     pub fn locate(&self, found: Found) -> Problems {
-        let mut located: Vec<(Option<usize>, Problem)> =
+        let mut located: Vec<(Option<usize>, SettingProblem)> =
             found.0.into_iter().map(|problem| (self.offset(&problem.path), problem)).collect();
         located.sort_by_key(|(offset, _)| *offset);
         let described = located.into_iter().map(|(offset, problem)| match offset {

@@ -22,7 +22,7 @@ impl JsonBody for api::SetPrincipal {}
 pub(super) struct Named<T>(T);
 
 #[derive(Deserialize)]
-struct NameParam {
+struct AccessParam {
     access: String,
 }
 
@@ -30,8 +30,8 @@ impl<T: TryFrom<String, Error: std::fmt::Display>> FromRequestParts<App> for Nam
     type Rejection = ProblemResponse;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Named<T>, ProblemResponse> {
-        let path = Path::<NameParam>::from_request_parts(parts, app).await;
-        let Path(NameParam { access }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
+        let path = Path::<AccessParam>::from_request_parts(parts, app).await;
+        let Path(AccessParam { access }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
         T::try_from(access).map(Named).map_err(|error| ProblemResponse::invalid(error.to_string()))
     }
 }

@@ -30,7 +30,7 @@ const ADMITTED_PER_RUNNING: usize = 4;
 const MAX_RUN_DELAY: Duration = Duration::from_millis(250);
 
 /// All limits of a listener.
-pub(super) struct Admission {
+pub(super) struct AdmissionControl {
     /// Admitted requests, running or not.
     requests: PermitPool,
     /// Running requests.
@@ -53,20 +53,20 @@ pub(super) struct PermitPool {
 }
 
 /// One permit of a [`PermitPool`], released on drop.
-pub(super) struct Permit {
+pub(super) struct PoolPermit {
     _permit: OwnedSemaphorePermit,
 }
 
 /// The permit of a running request. Handlers without a body extract it. With a body it comes with
 /// [`Admitted`](super::input::Admitted).
 pub(super) struct RequestPermit {
-    _admitted: Permit,
+    _admitted: PoolPermit,
     _running: OwnedSemaphorePermit,
 }
 
-impl Admission {
-    pub fn new(limits: HttpLimits) -> Admission {
-        Admission {
+impl AdmissionControl {
+    pub fn new(limits: HttpLimits) -> AdmissionControl {
+        AdmissionControl {
             requests: PermitPool::new("requests", limits.max_requests),
             running: Arc::new(Semaphore::new(limits.max_requests.div_ceil(ADMITTED_PER_RUNNING))),
             start_timeouts: refused("start_timeout"),
@@ -109,9 +109,9 @@ impl PermitPool {
         }
     }
 
-    pub fn try_acquire(&self) -> Result<Permit, ProblemResponse> {
+    pub fn try_acquire(&self) -> Result<PoolPermit, ProblemResponse> {
         let permit = self.free.clone().try_acquire_owned().map_err(|_| self.reject())?;
-        Ok(Permit { _permit: permit })
+        Ok(PoolPermit { _permit: permit })
     }
 
     fn reject(&self) -> ProblemResponse {
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn admission_runs_a_quarter_and_rejects_above_the_limit() {
-        let admission = Arc::new(Admission::new(HttpLimits { max_requests: 16, ..HttpLimits::default() }));
+        let admission = Arc::new(AdmissionControl::new(HttpLimits { max_requests: 16, ..HttpLimits::default() }));
         let mut running = Vec::new();
         for _ in 0..4 {
             running.push(admission.admit().await.expect("a quarter runs at once"));

@@ -13,7 +13,7 @@ use utoipa::openapi::Paths;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::admission::Admission;
+use super::admission::AdmissionControl;
 use super::auth::Failures;
 use super::observe::MetricsLayer;
 use super::openapi;
@@ -79,7 +79,7 @@ pub(super) struct App(Arc<AppState>);
 pub(super) struct AppState {
     pub settings: Settings,
     pub node: NodeRef,
-    pub admission: Admission,
+    pub admission: AdmissionControl,
     pub failures: Failures,
     pub openapi: Bytes,
     /// Cancelled when the listener shuts down. It ends the watches, which have no other end.
@@ -88,7 +88,7 @@ pub(super) struct AppState {
 
 impl App {
     pub fn new(node: NodeRef, settings: Settings, shutdown: CancellationToken) -> App {
-        let admission = Admission::new(settings.limits);
+        let admission = AdmissionControl::new(settings.limits);
         let openapi = Bytes::from(super::document());
         App(Arc::new(AppState { settings, node, admission, failures: Failures::new(), openapi, shutdown }))
     }

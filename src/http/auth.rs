@@ -142,14 +142,14 @@ impl Credentials {
         let authorized = node.access_state().authorize(&self.caller, need);
         authorized.map(|_| ()).map_err(|denied| {
             let error = RequestError::Denied(denied);
-            self.note(app, &error);
+            self.count_failure(app, &error);
             self.audit(node, request, Err(&error));
             ProblemResponse::from(error)
         })
     }
 
     /// Counts a refusal by access control.
-    pub fn note(&self, app: &App, error: &RequestError) {
+    pub fn count_failure(&self, app: &App, error: &RequestError) {
         match error {
             RequestError::Denied(Denied::Unauthenticated(_)) => {
                 if matches!(self.caller, Caller::Token(_)) {

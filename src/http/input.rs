@@ -307,7 +307,7 @@ impl Routing {
         let response = node.request_of(&self.credentials.caller, request, self.forward).await;
         self.credentials.audit(&node, &audited, response.as_ref().map(Some));
         response.map_err(|error| {
-            self.credentials.note(app, &error);
+            self.credentials.count_failure(app, &error);
             ProblemResponse::from(error).redirect_to(&self.path_and_query)
         })
     }

@@ -56,10 +56,10 @@ pub(super) fn stamp(headers: &mut HeaderMap, served: &Served) {
 
 /// The error of a request: an API problem and its response headers.
 #[derive(Debug)]
-pub(crate) struct ProblemResponse(Box<Inner>);
+pub(crate) struct ProblemResponse(Box<ProblemParts>);
 
 #[derive(Debug)]
-struct Inner {
+struct ProblemParts {
     problem: Problem,
     served: Option<Served>,
     /// The leader's `host:port`, and the full URL after [`ProblemResponse::redirect_to`].
@@ -94,7 +94,7 @@ impl ProblemResponse {
 
 impl From<Problem> for ProblemResponse {
     fn from(problem: Problem) -> ProblemResponse {
-        ProblemResponse(Box::new(Inner { problem, served: None, leader: None }))
+        ProblemResponse(Box::new(ProblemParts { problem, served: None, leader: None }))
     }
 }
 
@@ -110,7 +110,7 @@ impl From<RequestError> for ProblemResponse {
             RequestError::NotLeader { http, .. } => Some(http.clone()),
             _ => None,
         };
-        ProblemResponse(Box::new(Inner { problem: service::request_error(error), served: None, leader }))
+        ProblemResponse(Box::new(ProblemParts { problem: service::request_error(error), served: None, leader }))
     }
 }
 
@@ -125,7 +125,7 @@ impl ProblemResponse {
 
 impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
-        let Inner { problem, served, leader } = *self.0;
+        let ProblemParts { problem, served, leader } = *self.0;
         let status = StatusCode::from_u16(problem.status).expect("each problem code has a valid HTTP status");
         let mut response = json(status, "application/problem+json", &problem);
         let headers = response.headers_mut();

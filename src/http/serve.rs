@@ -59,7 +59,7 @@ pub async fn serve(listener: TcpListener, node: NodeRef, mut settings: Settings,
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
     let rejections = Arc::new(Semaphore::new(MAX_REJECTIONS));
     let rejection = too_many_connections(settings.node);
-    let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
+    let timeouts = ConnectionTimeouts { head: settings.head_timeout, write: settings.write_timeout };
     let tls = settings.tls.clone();
     let router = standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
@@ -116,7 +116,7 @@ fn requires_identity(setting: Option<bool>, has_tls: bool, address: Option<IpAdd
 }
 
 #[derive(Clone, Copy)]
-struct Timeouts {
+struct ConnectionTimeouts {
     head: Duration,
     write: Duration,
 }
@@ -126,7 +126,7 @@ async fn connection(
     address: IpAddr,
     tls: Option<NodeTls>,
     router: Router,
-    timeouts: Timeouts,
+    timeouts: ConnectionTimeouts,
     shutdown: CancellationToken,
     _permit: OwnedSemaphorePermit,
 ) {
@@ -308,7 +308,7 @@ mod tests {
         let socket = stream.try_clone().expect("a free file descriptor");
         let stream = TcpStream::from_std(stream).expect("a socket");
         let (settings, shutdown) = (Settings::new(1), CancellationToken::new());
-        let timeouts = Timeouts { head: settings.head_timeout, write: settings.write_timeout };
+        let timeouts = ConnectionTimeouts { head: settings.head_timeout, write: settings.write_timeout };
         let router = standalone_router(App::new(NodeRef::empty(), settings, shutdown.clone()));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("a permit");
         let served = tokio::spawn(connection(

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use utoipa::IntoParams;
 
-use super::admission::Permit;
+use super::admission::PoolPermit;
 use super::app::App;
 use super::auth::{Audited, Credentials};
 use super::input::Params;
@@ -84,8 +84,9 @@ pub(super) async fn watch(
     let watch = node.transitions(after.map(EventId::into)).map_err(service::compacted)?;
     // A new stream starts with its position, so that the client can resume before the first event.
     let after = watch.position().into();
-    let stream = Stream::new(&app, watch, Guard { access, caller: credentials.caller }, params.prefix, after, permit);
-    let chunks = futures_util::stream::unfold(stream, Stream::next_chunk);
+    let stream =
+        EventStream::new(&app, watch, Guard { access, caller: credentials.caller }, params.prefix, after, permit);
+    let chunks = futures_util::stream::unfold(stream, EventStream::next_chunk);
     let mut response = response::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // nginx buffers a response until its end unless this header disables it.
@@ -94,7 +95,7 @@ pub(super) async fn watch(
 }
 
 /// One client's stream.
-struct Stream {
+struct EventStream {
     app: App,
     watch: Watch,
     guard: Guard,
@@ -108,7 +109,7 @@ struct Stream {
     keep_alive: Interval,
     is_first: bool,
     has_ended: bool,
-    _permit: Permit,
+    _permit: PoolPermit,
     _open: GaugeGuard,
 }
 
@@ -124,12 +125,12 @@ impl Guard {
     }
 }
 
-impl Stream {
-    fn new(app: &App, watch: Watch, guard: Guard, prefix: String, after: EventId, permit: Permit) -> Stream {
+impl EventStream {
+    fn new(app: &App, watch: Watch, guard: Guard, prefix: String, after: EventId, permit: PoolPermit) -> EventStream {
         let mut keep_alive = tokio::time::interval(app.settings.watch_keep_alive);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         keep_alive.reset();
-        Stream {
+        EventStream {
             app: app.clone(),
             watch,
             guard,
@@ -146,7 +147,7 @@ impl Stream {
     }
 
     /// The next bytes for the client, or `None` at the end of the stream.
-    async fn next_chunk(mut self) -> Option<(Result<Bytes, Infallible>, Stream)> {
+    async fn next_chunk(mut self) -> Option<(Result<Bytes, Infallible>, EventStream)> {
         let mut chunk = String::new();
         if self.is_first {
             self.is_first = false;

@@ -9,7 +9,7 @@ use crate::types::{ClusterMs, HolderId, LeaseName};
 
 /// Oldest first. The only event of most leases is their grant; `OneGrant` derives this event from the grant.
 #[derive(Clone, Debug)]
-pub(super) enum History {
+pub(super) enum NameHistory {
     /// The only event is the grant with this token, which is still held.
     OneGrant {
         token: u64,
@@ -36,59 +36,59 @@ pub(super) struct Event {
     pub wall_ms: u64,
 }
 
-impl History {
+impl NameHistory {
     /// Builds a history from its events. `holders` are those of the same record.
-    pub fn of(events: Vec<Event>, holders: &Holders) -> History {
+    pub fn of(events: Vec<Event>, holders: &Holders) -> NameHistory {
         if let [Event { part, token, change: Change::Granted(cause), .. }] = events[..] {
             let token = token.as_u64();
             if holders.with_token(token).is_some() {
-                return History::OneGrant { token, part, cause };
+                return NameHistory::OneGrant { token, part, cause };
             }
         }
-        if events.is_empty() { History::Empty } else { History::Events(Box::new(events.into())) }
+        if events.is_empty() { NameHistory::Empty } else { NameHistory::Events(Box::new(events.into())) }
     }
 
     /// Adds an event of `grant` and forgets the oldest events above `keep`. `holders` are those of the same record:
     /// they include a new grant and exclude an ended one.
     pub fn push(&mut self, event: Event, grant: &Grant, holders: &Holders, keep: usize) {
-        if let (History::Empty, Change::Granted(cause)) = (&self, &event.change)
+        if let (NameHistory::Empty, Change::Granted(cause)) = (&self, &event.change)
             && keep > 0
         {
-            *self = History::OneGrant { token: event.token.as_u64(), part: event.part, cause: *cause };
+            *self = NameHistory::OneGrant { token: event.token.as_u64(), part: event.part, cause: *cause };
             return;
         }
-        let mut events = match std::mem::replace(self, History::Empty) {
-            History::Events(events) => events,
-            History::OneGrant { token, part, cause } => {
+        let mut events = match std::mem::replace(self, NameHistory::Empty) {
+            NameHistory::Events(events) => events,
+            NameHistory::OneGrant { token, part, cause } => {
                 let first = if grant.token.as_u64() == token { Some(grant) } else { holders.with_token(token) };
                 let first = first.expect("OneGrant refers to a grant that has not ended");
                 Box::new(VecDeque::from([Event::of_grant(first, part, cause)]))
             }
-            History::Empty => Box::default(),
+            NameHistory::Empty => Box::default(),
         };
         while !events.is_empty() && events.len() >= keep {
             events.pop_front();
         }
         if keep > 0 {
             events.push_back(event);
-            *self = History::Events(events);
+            *self = NameHistory::Events(events);
         }
     }
 
     pub fn len(&self) -> usize {
         match self {
-            History::Empty => 0,
-            History::Events(events) => events.len(),
-            History::OneGrant { .. } => 1,
+            NameHistory::Empty => 0,
+            NameHistory::Events(events) => events.len(),
+            NameHistory::OneGrant { .. } => 1,
         }
     }
 
     /// All events, oldest first.
     pub fn events(&self, holders: &Holders) -> Vec<Event> {
         match self {
-            History::Empty => Vec::new(),
-            History::Events(events) => events.iter().cloned().collect(),
-            History::OneGrant { token, part, cause } => {
+            NameHistory::Empty => Vec::new(),
+            NameHistory::Events(events) => events.iter().cloned().collect(),
+            NameHistory::OneGrant { token, part, cause } => {
                 let grant = holders.with_token(*token).expect("OneGrant refers to a grant that has not ended");
                 vec![Event::of_grant(grant, *part, *cause)]
             }
@@ -97,7 +97,7 @@ impl History {
 
     /// How the grant with this token ended, if the history has its end.
     pub fn end_of(&self, holder: &HolderId, token: u64) -> Option<LeaseState> {
-        let History::Events(events) = self else { return None };
+        let NameHistory::Events(events) = self else { return None };
         let of_this_grant = |event: &&Event| event.token.as_u64() == token && event.holder == *holder;
         events.iter().rev().filter(of_this_grant).find_map(|event| event.change.ended_as())
     }

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
-use super::{BadSnapshot, Lease, Machine, Rebuild, SnapshotHeader, StoredRecord, Waiter};
+use super::record::NameRecord;
+use super::{BadSnapshot, HolderLease, Machine, Rebuild, SnapshotHeader, StoredRecord, Waiter};
 use crate::types::{ClusterMs, LeaseName};
 
 /// The state of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
     /// Its holders in token order: at most one for a plain lease.
-    pub held: Vec<Lease>,
+    pub held: Vec<HolderLease>,
     /// Its ended grants that the machine remembers, in token order.
-    pub ended: Vec<Lease>,
+    pub ended: Vec<HolderLease>,
     /// The last millisecond of the lock delay, in cluster time.
     pub delay_until: Option<ClusterMs>,
     pub waiters: u32,
@@ -49,6 +49,6 @@ impl Machine {
     }
 }
 
-fn held(name: &LeaseName, record: &Record) -> Vec<Lease> {
+fn held(name: &LeaseName, record: &NameRecord) -> Vec<HolderLease> {
     record.holders.iter().map(|grant| record.lease(name, grant)).collect()
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::ended::Ended;
 use super::holders::Grant;
-use super::record::Record;
-use super::{Lease, LeaseState, Machine, StateFilter};
+use super::record::NameRecord;
+use super::{HolderLease, LeaseState, Machine, StateFilter};
 use crate::types::{HolderId, LeaseName};
 
 /// Most names and leases that one call of [`Machine::list`] scans, whether they match or not. A filter with few matches
@@ -52,12 +52,12 @@ impl Machine {
         filter: &ListFilter,
         after: Option<&ListCursor>,
         limit: usize,
-    ) -> (Vec<Lease>, Option<ListCursor>) {
+    ) -> (Vec<HolderLease>, Option<ListCursor>) {
         let from = after.map_or(filter.prefix.as_str(), |cursor| cursor.name.as_str().max(&filter.prefix));
         let from = (Bound::Included(from), Bound::Unbounded);
         let names = self.records.range::<_, str>(from);
         let names = names.take_while(|(name, _)| name.as_str().starts_with(&filter.prefix));
-        let mut page = Page::new(limit.max(1));
+        let mut page = ListPage::new(limit.max(1));
         let mut scanned = 0;
         let mut cursor = after.cloned();
         for (name, record) in names {
@@ -84,8 +84,8 @@ impl Machine {
 
     /// Returns the holders of a name in token order, at most [`SHOWN`]. A [`list`](Machine::list) continues at the
     /// returned cursor; these are all holders without one.
-    pub fn holders(&self, name: &LeaseName) -> (Vec<Lease>, Option<ListCursor>) {
-        let mut page = Page::new(SHOWN);
+    pub fn holders(&self, name: &LeaseName) -> (Vec<HolderLease>, Option<ListCursor>) {
+        let mut page = ListPage::new(SHOWN);
         let grants = self.records.get(name).into_iter().flat_map(|record| {
             let lease = move |grant| record.lease(name, grant);
             record.holders.iter().map(lease)
@@ -102,29 +102,29 @@ impl Machine {
 }
 
 /// One page of leases.
-struct Page {
-    leases: Vec<Lease>,
+struct ListPage {
+    leases: Vec<HolderLease>,
     bytes: usize,
     limit: usize,
 }
 
-impl Page {
-    fn new(limit: usize) -> Page {
-        Page { leases: Vec::new(), bytes: 0, limit }
+impl ListPage {
+    fn new(limit: usize) -> ListPage {
+        ListPage { leases: Vec::new(), bytes: 0, limit }
     }
 
     fn is_full(&self) -> bool {
         self.leases.len() >= self.limit || self.bytes >= PAGE_BYTES
     }
 
-    fn push(&mut self, lease: Lease) {
+    fn push(&mut self, lease: HolderLease) {
         let metadata: usize = lease.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
         self.bytes += NUMBERS_BYTES + lease.name.as_str().len() + lease.holder.as_str().len() + metadata;
         self.leases.push(lease);
     }
 }
 
-/// A candidate for a list. The list makes a [`Lease`] only from a match.
+/// A candidate for a list. The list makes a [`HolderLease`] only from a match.
 enum Listed<'r> {
     Held(&'r Grant),
     Ended(&'r Ended),
@@ -149,7 +149,7 @@ impl Listed<'_> {
         }
     }
 
-    fn lease(&self, name: &LeaseName, record: &Record) -> Lease {
+    fn lease(&self, name: &LeaseName, record: &NameRecord) -> HolderLease {
         match self {
             Listed::Held(grant) => record.lease(name, grant),
             Listed::Ended(ended) => record.ended_lease(name, ended),
@@ -158,7 +158,7 @@ impl Listed<'_> {
 }
 
 /// Held and ended grants of one name, merged in token order.
-fn by_token(record: &Record, after: u64) -> impl Iterator<Item = Listed<'_>> {
+fn by_token(record: &NameRecord, after: u64) -> impl Iterator<Item = Listed<'_>> {
     let from = after.saturating_add(1);
     let mut held = record.holders.from(from).peekable();
     let mut ended = record.ended.from(from).peekable();

@@ -1,6 +1,6 @@
 //! The state of the machine: a stored part and derived indexes. [`Machine::apply`] alone changes it.
 //!
-//! An [`Entry`] is one log entry while the machine applies it. Each change of state updates the record, the indexes and
+//! An [`EntryContext`] is one log entry while the machine applies it. Each change of state updates the record, the indexes and
 //! the effects. [`rules`](super::rules) decides which changes to make.
 
 use std::sync::Arc;
@@ -12,9 +12,11 @@ use super::ended::Ended;
 use super::history::Event;
 use super::holders::Grant;
 use super::queue::{QueueEntry, WaitRequest};
-use super::record::Record;
+use super::record::NameRecord;
 use super::timers::{Timer, TimerQueue};
-use super::{Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, Limits, Outcome, Stamp, WaiterId};
+use super::{
+    Batch, Change, DropCause, DroppedWaiter, Effects, GrantCause, HolderLease, Limits, Outcome, Stamp, WaiterId,
+};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
 
@@ -35,7 +37,7 @@ pub struct Machine {
     /// After a restore: the last millisecond in which the machine grants nothing, because holders of the lost cluster
     /// may still be active.
     pub(super) no_grants_until: Option<ClusterMs>,
-    pub(super) records: OrdMap<LeaseName, Arc<Record>>,
+    pub(super) records: OrdMap<LeaseName, Arc<NameRecord>>,
     // Derived from the fields above: `Rebuild` computes them again.
     pub(super) timers: TimerQueue,
     pub(super) tombstones: OrdMap<EndedAt, Tombstone>,
@@ -109,7 +111,7 @@ impl Machine {
             "entry {position:?} applied after {:?}: expected a higher position",
             self.applied
         );
-        let mut entry = Entry::begin(self, position, batch.stamp);
+        let mut entry = EntryContext::begin(self, position, batch.stamp);
         entry.expire_due();
         let outcomes: Vec<Outcome> = batch.commands.iter().map(|command| entry.apply_command(command)).collect();
         let effects = entry.finish();
@@ -159,7 +161,7 @@ impl Machine {
     }
 }
 
-pub(super) struct Entry<'m> {
+pub(super) struct EntryContext<'m> {
     pub machine: &'m mut Machine,
     pub position: FencingToken,
     pub now: ClusterMs,
@@ -167,8 +169,8 @@ pub(super) struct Entry<'m> {
     effects: Effects,
 }
 
-impl<'m> Entry<'m> {
-    pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> Entry<'m> {
+impl<'m> EntryContext<'m> {
+    pub fn begin(machine: &'m mut Machine, position: FencingToken, stamp: Stamp) -> EntryContext<'m> {
         // A new leader can start from an older time. Cluster time then stands still until the leader catches up.
         machine.now = machine.now.max(stamp.now);
         if machine.applied.is_none_or(|last| last.term < position.term) {
@@ -177,7 +179,7 @@ impl<'m> Entry<'m> {
         machine.applied = Some(position);
         let now = machine.now;
         machine.no_grants_until = machine.no_grants_until.filter(|until| *until >= now);
-        Entry { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
+        EntryContext { machine, position, now, wall_ms: stamp.wall_ms, effects: Effects::default() }
     }
 
     /// Fires all due timers, then grants free slots. In this order no slot goes to a waiter whose wait is over.
@@ -239,16 +241,16 @@ impl<'m> Entry<'m> {
         }
     }
 
-    pub fn record(&self, name: &LeaseName) -> Option<&Record> {
+    pub fn record(&self, name: &LeaseName) -> Option<&NameRecord> {
         self.machine.records.get(name).map(Arc::as_ref)
     }
 
     /// Whether this entry granted the name. A token is a log position, so one entry grants a name once.
-    pub fn is_granted_here(&self, record: &Record) -> bool {
+    pub fn is_granted_here(&self, record: &NameRecord) -> bool {
         record.last_grant == self.position.as_u64()
     }
 
-    fn record_mut(&mut self, name: &LeaseName) -> &mut Record {
+    fn record_mut(&mut self, name: &LeaseName) -> &mut NameRecord {
         existing(&mut self.machine.records, name)
     }
 
@@ -258,8 +260,8 @@ impl<'m> Entry<'m> {
     }
 
     /// The record for a new grant or waiter. A name without holders and waiters takes this limit.
-    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut Record {
-        let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(Record::new(limit)));
+    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut NameRecord {
+        let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(NameRecord::new(limit)));
         let record = Arc::make_mut(record);
         if !record.is_in_use() {
             record.limit = limit;
@@ -267,7 +269,7 @@ impl<'m> Entry<'m> {
         record
     }
 
-    pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> Lease {
+    pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> HolderLease {
         let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
         let deadline = request.ttl.deadline(now);
         let grant = Grant {
@@ -308,7 +310,7 @@ impl<'m> Entry<'m> {
         holder: &HolderId,
         token: Option<FencingToken>,
         change: impl FnOnce(&mut Grant, ClusterMs),
-    ) -> Option<Lease> {
+    ) -> Option<HolderLease> {
         let (now, wall_ms) = (self.now, self.wall_ms);
         let record = Arc::make_mut(self.machine.records.get_mut(name)?);
         let grant = record.holders.of(holder)?;
@@ -333,7 +335,7 @@ impl<'m> Entry<'m> {
     }
 
     /// Replaces the metadata of a held grant.
-    pub fn replace_metadata(&mut self, name: &LeaseName, token: FencingToken, metadata: Metadata) -> Lease {
+    pub fn replace_metadata(&mut self, name: &LeaseName, token: FencingToken, metadata: Metadata) -> HolderLease {
         let token = token.as_u64();
         let record = self.record_mut(name);
         record.holders.update(token, |grant| {
@@ -433,7 +435,7 @@ impl<'m> Entry<'m> {
     /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
     /// entry, and removes a record that has no more use.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
-        let needs_more = |record: &Record| record.retains_too_much() || record.can_promote();
+        let needs_more = |record: &NameRecord| record.retains_too_much() || record.can_promote();
         if self.record(name).is_some_and(needs_more) {
             self.forget_excess(name);
             self.grant_free_slots(name);
@@ -474,6 +476,6 @@ impl<'m> Entry<'m> {
 }
 
 /// The record of a name that exists. Not a method, so that callers can borrow the indexes at the same time.
-fn existing<'r>(records: &'r mut OrdMap<LeaseName, Arc<Record>>, name: &LeaseName) -> &'r mut Record {
+fn existing<'r>(records: &'r mut OrdMap<LeaseName, Arc<NameRecord>>, name: &LeaseName) -> &'r mut NameRecord {
     Arc::make_mut(records.get_mut(name).expect("a record exists while anything refers to it"))
 }

@@ -41,7 +41,7 @@ mod view;
 pub use command::{Acquire, Batch, Command, HolderCommand, Limits, Renewal, Stamp, WaiterId};
 pub use list::{ListCursor, ListFilter, SHOWN};
 pub use machine::Machine;
-pub use outcome::{Change, DropCause, DroppedWaiter, Effects, Lease, Lost, Outcome, Refusal, Transition, Waiter};
+pub use outcome::{Change, DropCause, DroppedWaiter, Effects, HolderLease, Lost, Outcome, Refusal, Transition, Waiter};
 pub use retained::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 pub use snapshot::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 pub use view::{Explanation, Standing};

@@ -10,7 +10,7 @@ use crate::types::{ClusterMs, GrantCause, HolderId, LeaseName, LeaseState, LostR
 pub enum Outcome {
     /// The holder has the lease. `fresh`: this command granted it.
     Held {
-        lease: Lease,
+        lease: HolderLease,
         fresh: bool,
     },
     /// The holder waits; `place` is the number of waiters before it.
@@ -18,13 +18,13 @@ pub enum Outcome {
         place: u32,
     },
     /// One result for each renewal, in the order of the request.
-    Renewed(Vec<Result<Lease, Lost>>),
+    Renewed(Vec<Result<HolderLease, Lost>>),
     /// `false`: the holder did not have the lease with that token, and nothing changed.
     Released(bool),
     /// How many holders lost the lease.
     Revoked(u32),
     /// The lease of the new holder.
-    HandedOver(Lease),
+    HandedOver(HolderLease),
     /// How many of the named waiters were in a queue.
     Waiting(u32),
     /// The command succeeded and has no result.
@@ -78,7 +78,7 @@ pub struct Lost {
 
 /// One holder's lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
+pub struct HolderLease {
     pub name: LeaseName,
     pub holder: HolderId,
     pub token: FencingToken,

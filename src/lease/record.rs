@@ -1,16 +1,16 @@
 //! The state of one name.
 
 use super::ended::{Ended, EndedGrants};
-use super::history::History;
+use super::history::NameHistory;
 use super::holders::{Grant, Holders};
 use super::owners::Owners;
 use super::queue::WaitQueue;
-use super::{Lease, LeaseState, Lost, LostReason, MAX_RETAINED_NAME_BYTES};
+use super::{HolderLease, LeaseState, Lost, LostReason, MAX_RETAINED_NAME_BYTES};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct NameRecord {
     /// Most holders. All holders and waiters share it; it can change while the name has neither.
     pub limit: u32,
     /// Token of the last grant, in its integer form. One entry grants a name once.
@@ -21,14 +21,14 @@ pub(super) struct Record {
     pub owners: Owners,
     pub queue: WaitQueue,
     pub ended: EndedGrants,
-    pub history: History,
+    pub history: NameHistory,
     /// Whether `Machine::live` counts this record. Derived.
     pub counted_live: bool,
 }
 
-impl Record {
-    pub fn new(limit: u32) -> Record {
-        Record {
+impl NameRecord {
+    pub fn new(limit: u32) -> NameRecord {
+        NameRecord {
             limit,
             last_grant: 0,
             delay_until: None,
@@ -36,7 +36,7 @@ impl Record {
             owners: Owners::default(),
             queue: WaitQueue::default(),
             ended: EndedGrants::default(),
-            history: History::Empty,
+            history: NameHistory::Empty,
             counted_live: false,
         }
     }
@@ -94,11 +94,11 @@ impl Record {
         Lost { cause, holder: self.holders.soonest().map(|now| now.holder.clone()) }
     }
 
-    pub fn lease(&self, name: &LeaseName, grant: &Grant) -> Lease {
+    pub fn lease(&self, name: &LeaseName, grant: &Grant) -> HolderLease {
         self.describe(name, grant, LeaseState::Active, self.limit, grant.deadline)
     }
 
-    pub fn ended_lease(&self, name: &LeaseName, ended: &Ended) -> Lease {
+    pub fn ended_lease(&self, name: &LeaseName, ended: &Ended) -> HolderLease {
         self.describe(name, &ended.grant, ended.state, ended.limit, None)
     }
 
@@ -109,8 +109,8 @@ impl Record {
         state: LeaseState,
         limit: u32,
         deadline: Option<ClusterMs>,
-    ) -> Lease {
-        Lease {
+    ) -> HolderLease {
+        HolderLease {
             name: name.clone(),
             holder: grant.holder.clone(),
             token: grant.token,

@@ -1,7 +1,7 @@
 //! A machine that continues from a backup in a new cluster.
 
-use super::machine::Entry;
-use super::{Change, DropCause, Effects, Lease, Machine, Stamp};
+use super::machine::EntryContext;
+use super::{Change, DropCause, Effects, HolderLease, Machine, Stamp};
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 
@@ -23,7 +23,7 @@ impl Machine {
         );
         let names: Vec<LeaseName> = self.records.keys().cloned().collect();
         let stamp = Stamp { now: self.now(), wall_ms };
-        let mut entry = Entry::begin(self, position, stamp);
+        let mut entry = EntryContext::begin(self, position, stamp);
         // An earlier restore may have left a longer time.
         let until = no_grants_ms.map(|ms| entry.now.saturating_add(ms).max(entry.machine.no_grants_until.unwrap_or(0)));
         entry.machine.no_grants_until = until;
@@ -34,7 +34,7 @@ impl Machine {
     }
 
     /// The held lease that can last longest without a renewal.
-    pub fn longest_held(&self) -> Option<Lease> {
+    pub fn longest_held(&self) -> Option<HolderLease> {
         let grants =
             self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
         let longest = grants.max_by_key(|(_, grant)| grant.ttl.as_millis().unwrap_or(u64::MAX));
@@ -42,7 +42,7 @@ impl Machine {
     }
 }
 
-impl Entry<'_> {
+impl EntryContext<'_> {
     fn end_all(&mut self, name: &LeaseName) {
         while let Some((ticket, _)) = self.record(name).and_then(|record| record.queue.first()) {
             self.drop_waiter(name, ticket, DropCause::Abandoned);

@@ -22,12 +22,12 @@
 //! - **Late waits end before slots are granted.** If a wait and a lease end before the same entry, the waiter gets no
 //!   grant. This holds even if the lease ended first.
 
-use super::machine::{Entry, Machine};
+use super::machine::{EntryContext, Machine};
 use super::queue::{QueueEntry, WaitRequest};
-use super::record::Record;
+use super::record::NameRecord;
 use super::{
-    Acquire, Change, Command, DropCause, GrantCause, HolderCommand, Lease, Lost, LostReason, Outcome, Refusal, Renewal,
-    WaiterId,
+    Acquire, Change, Command, DropCause, GrantCause, HolderCommand, HolderLease, Lost, LostReason, Outcome, Refusal,
+    Renewal, WaiterId,
 };
 use super::{MAX_RETAINED_NAME_BYTES, retained};
 use crate::token::FencingToken;
@@ -49,7 +49,7 @@ pub(super) enum Promotion {
     Unconfirmed,
 }
 
-impl Entry<'_> {
+impl EntryContext<'_> {
     pub fn apply_command(&mut self, command: &Command) -> Outcome {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
@@ -134,7 +134,7 @@ impl Entry<'_> {
             return Outcome::Held { lease: lease.expect("the holder has a grant"), fresh: false };
         }
         let max_leases = self.machine.limits.max_leases;
-        if !record.is_some_and(Record::is_live) && self.machine.live >= max_leases {
+        if !record.is_some_and(NameRecord::is_live) && self.machine.live >= max_leases {
             return Outcome::Refused(Refusal::TooManyLeases { max_leases });
         }
         let refusal = self.restored_refusal().or_else(|| record.and_then(|record| self.grant_refusal(record)));
@@ -165,7 +165,7 @@ impl Entry<'_> {
     }
 
     /// Why a new holder cannot get this name now.
-    fn grant_refusal(&self, record: &Record) -> Option<Refusal> {
+    fn grant_refusal(&self, record: &NameRecord) -> Option<Refusal> {
         if !record.has_free_slot() {
             return record.held_refusal(self.now);
         }
@@ -220,7 +220,7 @@ impl Entry<'_> {
         self.now.saturating_add(self.machine.limits.waiter_timeout_ms)
     }
 
-    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
+    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<HolderLease, Lost> {
         let Renewal { name, token, ttl } = renewal;
         let renewed =
             self.renew_grant(name, holder, Some(*token), |grant, now| grant.extend(ttl.unwrap_or(grant.ttl), now));
@@ -337,7 +337,7 @@ impl Entry<'_> {
     }
 }
 
-impl Entry<'_> {
+impl EntryContext<'_> {
     /// Grants a free slot to the first waiter if it is confirmed. After the window, drops the unconfirmed waiters
     /// before the first confirmed one.
     pub(super) fn grant_free_slots(&mut self, name: &LeaseName) {
@@ -373,10 +373,10 @@ impl Machine {
     }
 
     /// When a free slot of this name goes to its first waiter; `None` without a free slot or a waiter.
-    pub(super) fn promotion(&self, record: &Record) -> Option<Promotion> {
+    pub(super) fn promotion(&self, record: &NameRecord) -> Option<Promotion> {
         let (_, first) = record.queue.first().filter(|_| record.can_promote())?;
-        let is_settled = self.is_confirmed(first) || self.window_is_over();
-        Some(if is_settled { Promotion::Next } else { Promotion::Unconfirmed })
+        let is_next = self.is_confirmed(first) || self.window_is_over();
+        Some(if is_next { Promotion::Next } else { Promotion::Unconfirmed })
     }
 
     /// Cluster time at which the machine drops unconfirmed waiters, if a free slot is reserved for one.
@@ -386,8 +386,8 @@ impl Machine {
 }
 
 /// Whether a name may retain a holder or waiter of `after` bytes in place of one of `before` bytes.
-fn has_room(record: Option<&Record>, before: u64, after: u64) -> bool {
-    let in_use = record.map_or(0, Record::in_use_bytes);
+fn has_room(record: Option<&NameRecord>, before: u64, after: u64) -> bool {
+    let in_use = record.map_or(0, NameRecord::in_use_bytes);
     after <= before || in_use - before + after <= MAX_RETAINED_NAME_BYTES
 }
 
@@ -400,7 +400,7 @@ fn wait_request(acquire: &Acquire) -> WaitRequest {
     }
 }
 
-impl Record {
+impl NameRecord {
     /// The refusal of a name without a free slot. It names the holder whose deadline is first.
     pub fn held_refusal(&self, now: ClusterMs) -> Option<Refusal> {
         self.holders.soonest().map(|grant| Refusal::Held {

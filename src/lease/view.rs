@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::queue::QueueEntry;
-use super::record::Record;
-use super::{Acquire, Change, GrantCause, Lease, LeaseState, Lost, LostReason, Machine, Refusal, Transition, Waiter};
+use super::record::NameRecord;
+use super::{
+    Acquire, Change, GrantCause, HolderLease, LeaseState, Lost, LostReason, Machine, Refusal, Transition, Waiter,
+};
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 
@@ -12,7 +14,7 @@ use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Its holders: as many as [`Machine::holders`] returns.
-    pub held: Vec<Lease>,
+    pub held: Vec<HolderLease>,
     /// The last millisecond of the lock delay, in cluster time.
     pub delay_until: Option<ClusterMs>,
     /// The first waiter.
@@ -26,7 +28,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     Holds {
-        lease: Lease,
+        lease: HolderLease,
         /// `None` if the history has forgotten it.
         cause: Option<GrantCause>,
     },
@@ -40,7 +42,7 @@ pub enum Standing {
 
 impl Machine {
     /// The held lease with this token.
-    pub fn held_with(&self, name: &LeaseName, token: FencingToken) -> Option<Lease> {
+    pub fn held_with(&self, name: &LeaseName, token: FencingToken) -> Option<HolderLease> {
         let record = self.records.get(name)?;
         record.holders.with_token(token.as_u64()).map(|grant| record.lease(name, grant))
     }
@@ -63,7 +65,7 @@ impl Machine {
     }
 
     /// The ended lease with the highest token, if the machine remembers one.
-    pub fn last_ended(&self, name: &LeaseName) -> Option<Lease> {
+    pub fn last_ended(&self, name: &LeaseName) -> Option<HolderLease> {
         let record = self.records.get(name)?;
         record.ended.newest().map(|ended| record.ended_lease(name, ended))
     }
@@ -109,7 +111,7 @@ impl Machine {
     }
 }
 
-fn waiters(record: &Record) -> impl Iterator<Item = Waiter> {
+fn waiters(record: &NameRecord) -> impl Iterator<Item = Waiter> {
     record.queue.iter().map(|(_, entry)| waiter(entry))
 }
 
@@ -118,7 +120,7 @@ fn waiter(entry: &QueueEntry) -> Waiter {
     Waiter { holder: entry.request.holder.clone(), since, since_wall_ms, until }
 }
 
-fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
+fn standing(name: &LeaseName, record: &NameRecord, holder: &HolderId) -> Standing {
     let events = record.history.events(&record.holders);
     let mut events = events.iter().rev().filter(|event| event.holder == *holder);
     if let Some(grant) = record.holders.of(holder) {
@@ -136,7 +138,7 @@ fn standing(name: &LeaseName, record: &Record, holder: &HolderId) -> Standing {
 
 /// The end of the last grant of this holder, if the history has forgotten it and the machine still remembers the grant.
 /// Its reason is lost, and its wall-clock time is counted from the last renewal.
-fn forgotten_end(name: &LeaseName, record: &Record, holder: &HolderId) -> Option<Transition> {
+fn forgotten_end(name: &LeaseName, record: &NameRecord, holder: &HolderId) -> Option<Transition> {
     let ended = record.ended.iter().filter(|ended| ended.grant.holder == *holder).last()?;
     let change = match ended.state {
         LeaseState::Expired => Change::Expired,

@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{Inner, Node};
+use super::{Node, NodeCore};
 use crate::access::Caller;
-use crate::backup::{self, BackupError, BackupInfo, Folder, Freshness, Header, NewFile};
+use crate::backup::{self, BackupError, BackupHeader, BackupInfo, Folder, Freshness, NewFile};
 use crate::config::BackupSchedule;
 use crate::lease::ListFilter;
 use crate::node::{Forward, Query, Request, RequestError, Served};
@@ -57,8 +57,8 @@ impl BackupStream {
 }
 
 /// A view of the state, with its header.
-pub(crate) struct View {
-    pub header: Header,
+pub(crate) struct BackupView {
+    pub header: BackupHeader,
     pub state: State,
     served: Served,
     permit: OwnedSemaphorePermit,
@@ -101,7 +101,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     /// Streams a backup. Only the leader answers, unless the consistency is stale.
     pub(crate) async fn backup(&self, consistency: Consistency) -> Result<BackupStream, RequestError> {
-        let View { header, state, served, permit } = self.backup_view(consistency).await?;
+        let BackupView { header, state, served, permit } = self.backup_view(consistency).await?;
         let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
         let mut out = ChunkWriter::new(sender, self.inner.lifecycle.stop.clone());
         self.inner.lifecycle.tasks.spawn_blocking(move || {
@@ -114,16 +114,16 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 
     /// The state for a backup. Only the leader answers, unless the consistency is stale.
-    pub(crate) async fn backup_view(&self, consistency: Consistency) -> Result<View, RequestError> {
+    pub(crate) async fn backup_view(&self, consistency: Consistency) -> Result<BackupView, RequestError> {
         self.inner.backup_view(consistency).await
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn save_backup(
         self: &Arc<Self>,
         consistency: Consistency,
-        name: impl FnOnce(&Header) -> PathBuf,
+        name: impl FnOnce(&BackupHeader) -> PathBuf,
     ) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency).await;
         let view = view.map_err(|error| BackupError::Refused { reason: error.to_string() })?;
@@ -132,7 +132,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         written.unwrap_or_else(|error| Err(BackupError::Refused { reason: error.to_string() }))
     }
 
-    async fn backup_view(self: &Arc<Self>, consistency: Consistency) -> Result<View, RequestError> {
+    async fn backup_view(self: &Arc<Self>, consistency: Consistency) -> Result<BackupView, RequestError> {
         let permit = self.backups.0.clone().try_acquire_owned().map_err(|_| RequestError::Busy)?;
         let served = self.confirmed(consistency).await?;
         let state = self.raft.replica().view();
@@ -141,7 +141,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             (Consistency::Stale, None) => Freshness::Unknown,
             _ => Freshness::Current,
         };
-        let header = Header {
+        let header = BackupHeader {
             cluster: self.settings.cluster.clone(),
             node: self.settings.id,
             position: state.position(),
@@ -150,7 +150,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             freshness,
         };
         let served = Served { applied: header.position.index, now: header.cluster_ms, ..served };
-        Ok(View { header, state, served, permit })
+        Ok(BackupView { header, state, served, permit })
     }
 
     /// Waits until this node may take a view with this consistency.
@@ -194,7 +194,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn write_scheduled(self: &Arc<Self>, folder: &Folder) -> Result<(), BackupError> {
         let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
         self.in_folder(folder, Folder::create).await.map_err(failed)?;
-        let name = |header: &Header| folder.file(header.position, header.wall_ms);
+        let name = |header: &BackupHeader| folder.file(header.position, header.wall_ms);
         let info = self.save_backup(Consistency::Leader, name).await?;
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
         self.in_folder(folder, Folder::prune).await.map_err(failed)
@@ -212,7 +212,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 }
 
 /// Writes a backup to a file and reads it back.
-fn write(file: &Path, view: &View) -> Result<BackupInfo, BackupError> {
+fn write(file: &Path, view: &BackupView) -> Result<BackupInfo, BackupError> {
     let mut out = io::BufWriter::with_capacity(CHUNK_BYTES, NewFile::create(file, false)?);
     let written = backup::encode(&view.header, &view.state, &mut out);
     written.map_err(|source| BackupError::Io { action: "write", file: file.to_owned(), source })?;

@@ -8,7 +8,7 @@ use super::Node;
 use crate::backup::{self, RestoreError, RestoreOptions, Restored};
 use crate::config::{self, BackupSchedule, Config, LeaseSettings, MemberConfig, Problems, RaftTimings, TtlPolicy};
 use crate::node::lifecycle::start::{NodeConfig, NodeParts, StartError};
-use crate::peer::{Listener, TcpPeerListener};
+use crate::peer::{PeerListener, TcpPeerListener};
 use crate::raft::FeatureLevel;
 use crate::tls::{NodeTls, TlsSettings};
 use crate::types::NodeId;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::RaftTimings;
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::time;
@@ -22,7 +22,7 @@ const ATTEMPTS: u32 = 4;
 /// A tenth of a lease is longer than an election on a fast network.
 const STEPS_IN_A_LEASE: u32 = 10;
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Stands for election if `from` leads, and its process has ended. The caller has lost the connection from it.
     pub(in crate::node) async fn replace_ended_leader(self: Arc<Self>, from: NodeId) {
         let known = self.raft.leadership();

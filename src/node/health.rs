@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Inner, Node};
-use crate::peer::{Refusal, Transport};
+use super::{Node, NodeCore};
+use crate::peer::{PeerRefusal, Transport};
 use crate::storage::Storage;
 
 /// A leader transfers its leadership after its disk has not finished a commit for this long. It can apply nothing, but
@@ -41,7 +41,7 @@ pub enum NodeFailure {
     /// The cluster refuses this node: it removed the node, or the data directory is not the one that the node joined
     /// with.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(PeerRefusal),
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
@@ -55,7 +55,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
         let recent = self.settings.timeouts.leaderless;
         let hears_leader = self.raft.last_contact().is_some_and(|elapsed| elapsed <= recent);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use metrics::{Counter, Gauge, Unit, counter, gauge};
 
-use super::Inner;
+use super::NodeCore;
 use crate::access::Caller;
 use crate::lease::Change;
 use crate::node::request::propose::Class;
@@ -16,7 +16,7 @@ use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
 use crate::node::status::MemberStatus;
 use crate::peer::Transport;
-use crate::raft::{AppliedEntry, CurrentLeader, Observer};
+use crate::raft::{AppliedEntry, ApplyObserver, CurrentLeader};
 use crate::storage::{self, Storage};
 use crate::types::NodeId;
 
@@ -178,7 +178,7 @@ fn flag(is_set: bool) -> f64 {
     f64::from(u8::from(is_set))
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     pub(super) async fn update_gauges(self: Arc<Self>) {
         let gauges = Gauges::new();
         let mut members = MemberGauges::default();
@@ -210,7 +210,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
                     self.log_quorum(change);
                 }
                 if let Some(members) = members {
-                    self.note_contacts(&members);
+                    self.record_contacts(&members);
                 }
             };
             tokio::join!(update_quorum, tokio::time::sleep(INTERVAL));
@@ -297,7 +297,7 @@ impl TransitionCounters {
     }
 }
 
-impl Observer for TransitionCounters {
+impl ApplyObserver for TransitionCounters {
     fn applied(&self, entry: &AppliedEntry<'_>) {
         for transition in &entry.effects.transitions {
             let counter = match transition.change {

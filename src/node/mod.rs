@@ -38,18 +38,18 @@ use crate::storage::{DiskStorage, Storage};
 use crate::tls::NodeTls;
 use crate::types::NodeId;
 
-pub use crate::peer::Refusal;
+pub use crate::peer::PeerRefusal;
 pub use crate::service::Local;
 pub use crate::storage::StorageError;
 pub use crate::types::{Consistency, Role};
 pub use builder::NodeBuilder;
 pub use health::{Health, NodeFailure};
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub use lifecycle::promise::exchange as exchange_promise;
 pub use lifecycle::start::StartError;
 #[cfg(feature = "testing")]
 pub(crate) use lifecycle::start::{NodeConfig, NodeParts};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use lifecycle::vote_lease::exchange as exchange_vote_lease;
 #[cfg(not(feature = "testing"))]
 pub(crate) use membership::MemberRefusal;
 #[cfg(feature = "testing")]
@@ -116,7 +116,7 @@ use watch::EventLog;
 /// # }
 /// ```
 pub struct Node<S: Storage = DiskStorage, T: Transport = TcpTransport> {
-    pub(crate) inner: Arc<Inner<S, T>>,
+    pub(crate) inner: Arc<NodeCore<S, T>>,
     /// Keeps the node alive. The node's tasks hold only `inner`, so they do not keep the node alive. `None` in a handle
     /// from [`WeakNode::upgrade_for_request`].
     owner: Option<Arc<DropGuard>>,
@@ -124,11 +124,11 @@ pub struct Node<S: Storage = DiskStorage, T: Transport = TcpTransport> {
 
 /// A handle that does not keep its node alive. See [`Node::downgrade`].
 pub struct WeakNode<S: Storage = DiskStorage, T: Transport = TcpTransport> {
-    inner: Weak<Inner<S, T>>,
+    inner: Weak<NodeCore<S, T>>,
     owner: Weak<DropGuard>,
 }
 
-pub(crate) struct Inner<S: Storage, T: Transport> {
+pub(crate) struct NodeCore<S: Storage, T: Transport> {
     settings: NodeSettings,
     raft: Arc<RaftHandle<S>>,
     storage: S,

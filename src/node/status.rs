@@ -7,7 +7,7 @@ use futures_util::future::{Either, FutureExt, join_all, select};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::{Inner, Node};
+use super::{Node, NodeCore};
 use crate::access::Caller;
 use crate::node::membership::store_state_call;
 use crate::node::request::route::Forward;
@@ -137,7 +137,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Returns the members from the view of this node. Only a leader knows their lag.
     pub(super) fn members(&self) -> Vec<MemberStatus> {
         let leader = self.raft.leadership().leader;
@@ -178,7 +178,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Keeps the last sign of life of each member, for the time without a leader.
-    pub(super) fn note_contacts(&self, members: &[MemberStatus]) {
+    pub(super) fn record_contacts(&self, members: &[MemberStatus]) {
         let (now, _) = self.requests.clock.reading();
         let heard = members.iter().filter_map(|member| Some((member.id, member.last_contact_ms?)));
         let mut contacts = self.contacts.lock();
@@ -206,7 +206,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             MemberStatus { state: MemberState::Unreachable, last_contact_ms, ..member }
         });
         let members = join_all(asked).await;
-        self.note_contacts(&members);
+        self.record_contacts(&members);
         members
     }
 }

@@ -23,10 +23,10 @@ use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 mod access;
-mod ending;
 mod level;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;
+mod shutdown;
 
 /// Less than `waiter_timeout_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);

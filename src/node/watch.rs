@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease::{Machine, Transition};
-use crate::raft::{AppliedEntry, Observer};
+use crate::raft::{AppliedEntry, ApplyObserver};
 
 /// Number of transitions kept for slow and resumed watchers.
 const KEPT_TRANSITIONS: usize = 100_000;
@@ -46,14 +46,14 @@ pub enum WatchEnd {
 
 /// The last [`KEPT_TRANSITIONS`] transitions.
 pub(super) struct EventLog {
-    kept: Mutex<Kept>,
+    kept: Mutex<RetainedEvents>,
     /// Log index of the last applied entry.
     applied: watch::Sender<u64>,
     /// Cancelled when the node stops. It then applies nothing more.
     stop: CancellationToken,
 }
 
-struct Kept {
+struct RetainedEvents {
     transitions: VecDeque<Arc<Transition>>,
     /// Every transition after this log index is kept.
     floor: u64,
@@ -68,7 +68,7 @@ pub struct Watch {
 
 impl EventLog {
     pub fn new(stop: CancellationToken) -> EventLog {
-        let kept = Mutex::new(Kept { transitions: VecDeque::new(), floor: 0 });
+        let kept = Mutex::new(RetainedEvents { transitions: VecDeque::new(), floor: 0 });
         EventLog { kept, applied: watch::Sender::new(0), stop }
     }
 
@@ -110,7 +110,7 @@ impl EventLog {
     }
 }
 
-impl Observer for EventLog {
+impl ApplyObserver for EventLog {
     fn applied(&self, entry: &AppliedEntry<'_>) {
         self.add(entry.position.index, &entry.effects.transitions);
     }

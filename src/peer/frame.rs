@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 4 + 1 + 8;
 const INITIAL_CAPACITY: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A request for the Raft service.
     Raft = 1,
     Response = 2,
@@ -26,7 +26,7 @@ pub enum Kind {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    pub kind: Kind,
+    pub kind: FrameKind,
     pub id: u64,
     pub body: Bytes,
 }
@@ -34,17 +34,17 @@ pub struct Frame {
 impl Frame {
     pub fn request(id: u64, payload: Payload) -> Frame {
         match payload {
-            Payload::Raft(body) => Frame { kind: Kind::Raft, id, body },
-            Payload::Node(body) => Frame { kind: Kind::Node, id, body },
+            Payload::Raft(body) => Frame { kind: FrameKind::Raft, id, body },
+            Payload::Node(body) => Frame { kind: FrameKind::Node, id, body },
         }
     }
 
-    /// The answer to the request of this id, or [`Kind::NoAnswer`] if the answer is too large. On an oversized frame,
+    /// The answer to the request of this id, or [`FrameKind::NoAnswer`] if the answer is too large. On an oversized frame,
     /// the reader would close the connection, and every other call on it would fail.
     pub fn answer(id: u64, body: Bytes, lane: Lane) -> Frame {
         match lane.refuses(&body) {
-            None => Frame { kind: Kind::Response, id, body },
-            Some(reason) => Frame { kind: Kind::NoAnswer, id, body: reason.into() },
+            None => Frame { kind: FrameKind::Response, id, body },
+            Some(reason) => Frame { kind: FrameKind::NoAnswer, id, body: reason.into() },
         }
     }
 }
@@ -61,11 +61,11 @@ pub async fn read<R: AsyncRead + Unpin>(reader: &mut R, max_body: usize) -> io::
         return Err(invalid(format!("a frame of {length} bytes: its body may have at most {max_body}")));
     }
     let kind = match reader.read_u8().await? {
-        1 => Kind::Raft,
-        2 => Kind::Response,
-        3 => Kind::Withdraw,
-        4 => Kind::NoAnswer,
-        5 => Kind::Node,
+        1 => FrameKind::Raft,
+        2 => FrameKind::Response,
+        3 => FrameKind::Withdraw,
+        4 => FrameKind::NoAnswer,
+        5 => FrameKind::Node,
         other => return Err(invalid(format!("a frame of unknown kind {other}: expected 1 to 5"))),
     };
     let id = reader.read_u64().await?;
@@ -110,7 +110,7 @@ mod tests {
 
     #[tokio::test]
     async fn frame_reads_back_as_sent() {
-        let frame = Frame { kind: Kind::Raft, id: 7, body: Bytes::from_static(b"body") };
+        let frame = Frame { kind: FrameKind::Raft, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
         write(&mut wire, &frame).await.expect("a vector accepts all bytes");
         let mut reader = &wire[..];
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn large_body_arrives_whole_in_any_pieces() {
         let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
-        let frame = Frame { kind: Kind::Raft, id: 7, body: body.into() };
+        let frame = Frame { kind: FrameKind::Raft, id: 7, body: body.into() };
         let (mut near, mut far) = tokio::io::duplex(777);
         let (written, found) = tokio::join!(write(&mut near, &frame), read(&mut far, 100_000));
         written.expect("the other end reads the frame");
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test]
     async fn invalid_frames_are_errors() {
-        let frame = Frame { kind: Kind::Response, id: 7, body: Bytes::from_static(b"body") };
+        let frame = Frame { kind: FrameKind::Response, id: 7, body: Bytes::from_static(b"body") };
         let mut wire = Vec::new();
         write(&mut wire, &frame).await.expect("a vector accepts all bytes");
         assert!(read(&mut &wire[..], 3).await.is_err(), "larger than allowed");
@@ -145,8 +145,8 @@ mod tests {
     /// The bytes of two frames: one with a body and one without.
     async fn two_frames() -> ([Frame; 2], Vec<u8>) {
         let frames = [
-            Frame { kind: Kind::Raft, id: 7, body: Bytes::from_static(b"body") },
-            Frame { kind: Kind::NoAnswer, id: u64::MAX, body: Bytes::new() },
+            Frame { kind: FrameKind::Raft, id: 7, body: Bytes::from_static(b"body") },
+            Frame { kind: FrameKind::NoAnswer, id: u64::MAX, body: Bytes::new() },
         ];
         let mut wire = Vec::new();
         for frame in &frames {
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn frame_of_each_kind_comes_back_as_it_was_sent() {
-        for kind in [Kind::Raft, Kind::Response, Kind::Withdraw, Kind::NoAnswer, Kind::Node] {
+        for kind in [FrameKind::Raft, FrameKind::Response, FrameKind::Withdraw, FrameKind::NoAnswer, FrameKind::Node] {
             for id in [0, 1, u64::from(u32::MAX) + 1, u64::MAX] {
                 let frame = Frame { kind, id, body: Bytes::from_static(b"body") };
                 let mut wire = Vec::new();

@@ -25,7 +25,7 @@ pub struct PeerIdentity {
     pub node: NodeId,
     pub incarnation: u64,
     /// The length of the leadership lease that this node promises. All nodes of a cluster need the same length.
-    pub promise: Duration,
+    pub vote_lease: Duration,
 }
 
 /// The first message of each end of a connection.
@@ -34,20 +34,20 @@ pub struct Hello {
     pub cluster: String,
     pub from: NodeId,
     pub incarnation: u64,
-    pub promise_ms: u64,
+    pub vote_lease_ms: u64,
     /// The id of the other end: the caller's target, or the caller's id in the answer.
     pub to: NodeId,
     /// The lane of the connection.
     pub lane: u8,
     /// The reason why the answering end refuses the caller.
-    pub refused: Option<Refusal>,
+    pub refused: Option<PeerRefusal>,
 }
 
 /// The reason why a node refuses a connection. Nodes with different builds exchange it: append new variants at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the message explains the fields")]
-pub enum Refusal {
+pub enum PeerRefusal {
     /// The other node belongs to another cluster.
     #[error("node {node} belongs to cluster {theirs:?}, not to {ours:?}")]
     OtherCluster { node: NodeId, theirs: String, ours: String },
@@ -99,12 +99,12 @@ pub trait Incarnations: Send + Sync + 'static {
 }
 
 impl PeerIdentity {
-    fn hello(&self, to: NodeId, lane: Lane, refused: Option<Refusal>) -> Hello {
+    fn hello(&self, to: NodeId, lane: Lane, refused: Option<PeerRefusal>) -> Hello {
         Hello {
             cluster: self.cluster.clone(),
             from: self.node,
             incarnation: self.incarnation,
-            promise_ms: self.promise_ms(),
+            vote_lease_ms: self.vote_lease_ms(),
             to,
             lane: lane.code(),
             refused,
@@ -112,30 +112,30 @@ impl PeerIdentity {
     }
 
     /// The reason to refuse the other end, if there is one.
-    fn refusal(&self, other: &Hello, known: &dyn Incarnations) -> Option<Refusal> {
+    fn refusal(&self, other: &Hello, known: &dyn Incarnations) -> Option<PeerRefusal> {
         if other.cluster != self.cluster {
             let (theirs, ours) = (other.cluster.clone(), self.cluster.clone());
-            return Some(Refusal::OtherCluster { node: other.from, theirs, ours });
+            return Some(PeerRefusal::OtherCluster { node: other.from, theirs, ours });
         }
         if other.to != self.node {
-            return Some(Refusal::OtherNode { caller: other.from, meant: other.to, answers: self.node });
+            return Some(PeerRefusal::OtherNode { caller: other.from, meant: other.to, answers: self.node });
         }
         if other.from == self.node {
-            return Some(Refusal::SharedId { node: self.node });
+            return Some(PeerRefusal::SharedId { node: self.node });
         }
         if known.is_removed(other.from) {
-            return Some(Refusal::Removed { node: other.from });
+            return Some(PeerRefusal::Removed { node: other.from });
         }
         if let Some(joined) = known.joined(other.from).filter(|&joined| joined != other.incarnation) {
-            return Some(Refusal::OtherDisk { node: other.from, joined, now: other.incarnation });
+            return Some(PeerRefusal::OtherDisk { node: other.from, joined, now: other.incarnation });
         }
         // A leader serves reads from memory for as long as it assumes that the others promised.
-        let (theirs_ms, ours_ms) = (other.promise_ms, self.promise_ms());
-        (theirs_ms != ours_ms).then_some(Refusal::OtherTimings { node: other.from, theirs_ms, ours_ms })
+        let (theirs_ms, ours_ms) = (other.vote_lease_ms, self.vote_lease_ms());
+        (theirs_ms != ours_ms).then_some(PeerRefusal::OtherTimings { node: other.from, theirs_ms, ours_ms })
     }
 
-    fn promise_ms(&self) -> u64 {
-        self.promise.as_millis() as u64
+    fn vote_lease_ms(&self) -> u64 {
+        self.vote_lease.as_millis() as u64
     }
 }
 
@@ -146,7 +146,7 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     target: NodeId,
     lane: Lane,
     known: &dyn Incarnations,
-) -> io::Result<Result<(), Refusal>> {
+) -> io::Result<Result<(), PeerRefusal>> {
     write_hello(stream, &identity.hello(target, lane, None)).await?;
     let answer = match read_hello(stream).await? {
         Ok(answer) => answer,
@@ -156,7 +156,7 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
         return Ok(Err(reason));
     }
     if answer.from != target {
-        return Ok(Err(Refusal::OtherNode { caller: identity.node, meant: target, answers: answer.from }));
+        return Ok(Err(PeerRefusal::OtherNode { caller: identity.node, meant: target, answers: answer.from }));
     }
     let refusal = identity.refusal(&answer, known);
     if refusal.is_none() {
@@ -173,7 +173,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     identity: &PeerIdentity,
     known: &dyn Incarnations,
     certificate: Option<&PeerCertificate>,
-) -> io::Result<Result<(NodeId, Lane), Refusal>> {
+) -> io::Result<Result<(NodeId, Lane), PeerRefusal>> {
     let hello = match read_hello(stream).await? {
         Ok(hello) => hello,
         Err(reason) => {
@@ -192,7 +192,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     let refusal = match certificate {
         Some(certificate) if !certificate.is_of(&hello.cluster, hello.from) => {
             tracing::warn!(node = hello.from, names = certificate.names(), "a peer presented another certificate");
-            Some(Refusal::OtherCertificate { node: hello.from, cluster: hello.cluster.clone() })
+            Some(PeerRefusal::OtherCertificate { node: hello.from, cluster: hello.cluster.clone() })
         }
         _ => identity.refusal(&hello, known),
     };
@@ -213,7 +213,7 @@ pub(crate) async fn write_hello<W: AsyncWrite + Unpin>(writer: &mut W, hello: &H
 }
 
 /// Reads a hello, or returns the refusal of another version of the protocol.
-pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Result<Hello, Refusal>> {
+pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Result<Hello, PeerRefusal>> {
     let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let mut magic = [0; 8];
     reader.read_exact(&mut magic).await?;
@@ -221,7 +221,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(reader: &mut R) -> io::Resu
         return Err(invalid("the other end does not speak Tenure's peer protocol".into()));
     }
     if magic[7] != MAGIC[7] {
-        return Ok(Err(Refusal::OtherVersion { theirs: magic[7], ours: MAGIC[7] }));
+        return Ok(Err(PeerRefusal::OtherVersion { theirs: magic[7], ours: MAGIC[7] }));
     }
     let length = reader.read_u32().await? as usize;
     if length > MAX_HELLO_BYTES {
@@ -269,14 +269,14 @@ mod tests {
     }
 
     fn identity(cluster: &str, node: NodeId) -> PeerIdentity {
-        PeerIdentity { cluster: cluster.into(), node, incarnation: node * 11, promise: Duration::from_millis(300) }
+        PeerIdentity { cluster: cluster.into(), node, incarnation: node * 11, vote_lease: Duration::from_millis(300) }
     }
 
     async fn shake_hands(
         (caller, near_known): (PeerIdentity, &Known),
         target: NodeId,
         (callee, far_known): (PeerIdentity, &Known),
-    ) -> (Result<(), Refusal>, Result<(NodeId, Lane), Refusal>) {
+    ) -> (Result<(), PeerRefusal>, Result<(NodeId, Lane), PeerRefusal>) {
         let (mut near, mut far) = tokio::io::duplex(1024);
         let (called, answered) = tokio::join!(
             call(&mut near, &caller, target, Lane::Log, near_known),
@@ -301,7 +301,7 @@ mod tests {
             (identity("a", 1), 3, None, "called node 3, but node 2 answered"),
             (identity("a", 2), 2, None, "two nodes use the id 2"),
             (identity("a", 1), 2, Some(99), "lost its disk"),
-            (PeerIdentity { promise: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
+            (PeerIdentity { vote_lease: Duration::from_secs(4), ..identity("a", 1) }, 2, None, "same [raft] timings"),
         ];
         for (caller, target, known, reason) in cases {
             let (near, far) = (Known::default(), Known::joined(known));
@@ -317,7 +317,7 @@ mod tests {
     async fn caller_refuses_an_answer_with_another_incarnation() {
         let (near, far) = (Known::joined(Some(99)), Known::default());
         let (called, _) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
-        assert_eq!(called, Err(Refusal::OtherDisk { node: 2, joined: 99, now: 22 }));
+        assert_eq!(called, Err(PeerRefusal::OtherDisk { node: 2, joined: 99, now: 22 }));
         assert_eq!(near.observed(), []);
     }
 
@@ -325,7 +325,7 @@ mod tests {
     async fn removed_node_is_refused_and_learns_the_reason() {
         let (near, far) = (Known::default(), Known { removed: Some(1), ..Known::default() });
         let (called, answered) = shake_hands((identity("a", 1), &near), 2, (identity("a", 2), &far)).await;
-        assert_eq!((called, answered), (Err(Refusal::Removed { node: 1 }), Err(Refusal::Removed { node: 1 })));
+        assert_eq!((called, answered), (Err(PeerRefusal::Removed { node: 1 }), Err(PeerRefusal::Removed { node: 1 })));
         assert_eq!((near.observed(), far.observed()), (vec![], vec![]));
     }
 

@@ -15,9 +15,9 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::{self, Frame, Kind};
-use super::handshake::{self, Incarnations, PeerIdentity, Refusal};
-use super::{Lane, Listener, Payload, Service, Services};
+use super::frame::{self, Frame, FrameKind};
+use super::handshake::{self, Incarnations, PeerIdentity, PeerRefusal};
+use super::{Lane, Payload, PeerListener, Service, Services};
 use crate::tls::{NodeTls, Reader, Stream, Writer};
 use crate::types::NodeId;
 
@@ -34,7 +34,7 @@ const MAX_REFUSALS: usize = 16;
 /// The wait after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A [`Listener`] over TCP, with or without TLS.
+/// A [`PeerListener`] over TCP, with or without TLS.
 pub struct TcpPeerListener {
     listener: TcpListener,
     tls: Option<NodeTls>,
@@ -46,7 +46,7 @@ impl TcpPeerListener {
     }
 }
 
-impl Listener for TcpPeerListener {
+impl PeerListener for TcpPeerListener {
     async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
         let close_all = async {
             loop {
@@ -125,7 +125,7 @@ async fn answer_caller<R: Service, N: Service>(
     services: Arc<Services<R, N>>,
     latest: &LatestConnections,
     stop: CancellationToken,
-) -> io::Result<Result<(), Refusal>> {
+) -> io::Result<Result<(), PeerRefusal>> {
     super::prepare(&stream)?;
     let handshake = async {
         let (mut stream, certificate) = match &tls {
@@ -244,14 +244,14 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         while let Some(frame) = frame::read(&mut reader, self.lane.max_body()).await? {
             match frame.kind {
-                Kind::Raft => self.answer(frame.id, Payload::Raft(frame.body)).await?,
-                Kind::Node => self.answer(frame.id, Payload::Node(frame.body)).await?,
-                Kind::Withdraw => {
+                FrameKind::Raft => self.answer(frame.id, Payload::Raft(frame.body)).await?,
+                FrameKind::Node => self.answer(frame.id, Payload::Node(frame.body)).await?,
+                FrameKind::Withdraw => {
                     if let Some(call) = self.in_flight.lock().remove(&frame.id) {
                         call.abort();
                     }
                 }
-                Kind::Response | Kind::NoAnswer => {
+                FrameKind::Response | FrameKind::NoAnswer => {
                     return Err(io::Error::new(
                         io::ErrorKind::InvalidData,
                         "the caller sent an answer: expected a request",

@@ -31,7 +31,7 @@ use crate::types::NodeId;
 pub(crate) use dial::connect;
 #[cfg(feature = "cli")]
 pub(crate) use dial::connect_any;
-pub use handshake::{Incarnations, PeerIdentity, Refusal};
+pub use handshake::{Incarnations, PeerIdentity, PeerRefusal};
 pub use listener::TcpPeerListener;
 pub use transport::TcpTransport;
 
@@ -194,7 +194,7 @@ impl<R: Service, N: Service> Services<R, N> {
 }
 
 /// Accepts the connections of other nodes.
-pub trait Listener: Send + Sync + 'static {
+pub trait PeerListener: Send + Sync + 'static {
     /// Does `work`, and refuses each connection that arrives meanwhile. So the other nodes learn at once that their
     /// requests are not delivered.
     ///
@@ -225,7 +225,7 @@ pub enum PeerError {
     NotSent { target: NodeId, address: String, reason: String },
     /// The request was not delivered: one of the two nodes refused the connection.
     #[error("node {target} at {address} and this node cannot connect: {reason}")]
-    Refused { target: NodeId, address: String, reason: Refusal },
+    Refused { target: NodeId, address: String, reason: PeerRefusal },
     /// The request was not delivered: it exceeds the limit of the lane. A retry would fail, too.
     #[error("the request to node {target} has {bytes} bytes: at most {max} are allowed")]
     TooLarge { target: NodeId, bytes: usize, max: usize },

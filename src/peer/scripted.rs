@@ -13,40 +13,40 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frame, FrameKind};
 use super::handshake;
 use super::listener::MAX_IN_FLIGHT;
 use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
 use super::transport::CONNECT_TIMEOUT;
-use super::{Lane, Listener, Payload, PeerError, Service, Services, TcpPeerListener, TcpTransport, Transport};
+use super::{Lane, Payload, PeerError, PeerListener, Service, Services, TcpPeerListener, TcpTransport, Transport};
 use crate::types::NodeId;
 
 /// The timeout of a call that gets no answer.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// The listener of node 2.
-struct Peer(TcpListener);
+struct ScriptedPeer(TcpListener);
 
 /// One connection of a node to the scripted peer, after the handshake.
-struct Caller(TcpStream);
+struct ScriptedCaller(TcpStream);
 
-impl Peer {
-    async fn listen() -> (Peer, String) {
+impl ScriptedPeer {
+    async fn listen() -> (ScriptedPeer, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound").to_string();
-        (Peer(listener), address)
+        (ScriptedPeer(listener), address)
     }
 
-    async fn accept(&self) -> Caller {
+    async fn accept(&self) -> ScriptedCaller {
         let accepted = tokio::time::timeout(HANG_TIMEOUT, self.0.accept()).await.expect("a connection in time");
         let (mut stream, _) = accepted.expect("a connection");
         let outcome = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("a handshake");
         outcome.expect("the caller belongs to the cluster");
-        Caller(stream)
+        ScriptedCaller(stream)
     }
 }
 
-impl Caller {
+impl ScriptedCaller {
     async fn receive(&mut self) -> Frame {
         let read = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut self.0, Lane::Request.max_body()));
         read.await.expect("a frame in time").expect("a frame").expect("the connection is open")
@@ -55,12 +55,12 @@ impl Caller {
     /// Receives a request, checks its body, and returns its id.
     async fn request(&mut self, body: &'static str) -> u64 {
         let frame = self.receive().await;
-        assert_eq!((frame.kind, &frame.body[..]), (Kind::Node, body.as_bytes()));
+        assert_eq!((frame.kind, &frame.body[..]), (FrameKind::Node, body.as_bytes()));
         frame.id
     }
 
     async fn answer(&mut self, id: u64, body: &'static str) {
-        frame::write(&mut self.0, &Frame { kind: Kind::Response, id, body: body.into() })
+        frame::write(&mut self.0, &Frame { kind: FrameKind::Response, id, body: body.into() })
             .await
             .expect("the connection is open");
     }
@@ -90,7 +90,7 @@ async fn wait_for(call: JoinHandle<PeerResult>) -> PeerResult {
 
 #[tokio::test]
 async fn answer_after_a_withdrawal_reaches_no_other_call() {
-    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
     let withdrawn = call(&transport, &address, Lane::Request, "first", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     let first = caller.request("first").await;
@@ -98,7 +98,7 @@ async fn answer_after_a_withdrawal_reaches_no_other_call() {
     let second = caller.request("second").await;
     withdrawn.abort();
     let withdrawal = caller.receive().await;
-    assert_eq!((withdrawal.kind, withdrawal.id), (Kind::Withdraw, first));
+    assert_eq!((withdrawal.kind, withdrawal.id), (FrameKind::Withdraw, first));
     caller.answer(first, "too late").await;
     caller.answer(second, "its own").await;
     assert_eq!(wait_for(second_call).await.expect("it has an answer"), "its own");
@@ -106,7 +106,7 @@ async fn answer_after_a_withdrawal_reaches_no_other_call() {
 
 #[tokio::test]
 async fn answer_of_an_unknown_id_reaches_no_call() {
-    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
     let waiting = call(&transport, &address, Lane::Request, "one", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     let id = caller.request("one").await;
@@ -125,12 +125,12 @@ async fn answer_of_an_unknown_id_reaches_no_call() {
 async fn loss_after_sending_is_never_certainly_not_done() {
     for lane in Lane::ALL {
         for half_an_answer in [false, true] {
-            let ((peer, address), transport) = (Peer::listen().await, transport());
+            let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
             let lost = call(&transport, &address, lane, "change", HANG_TIMEOUT);
             let mut caller = peer.accept().await;
             caller.request("change").await;
             if half_an_answer {
-                caller.0.write_all(&[0, 0, 0, 30, Kind::Response as u8]).await.expect("the connection is open");
+                caller.0.write_all(&[0, 0, 0, 30, FrameKind::Response as u8]).await.expect("the connection is open");
             }
             drop(caller);
             let error = wait_for(lost).await.expect_err("there is no answer");
@@ -143,7 +143,7 @@ async fn loss_after_sending_is_never_certainly_not_done() {
 #[tokio::test]
 async fn silence_after_sending_is_never_certainly_not_done() {
     for lane in Lane::ALL {
-        let ((peer, address), transport) = (Peer::listen().await, transport());
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
         let silent = call(&transport, &address, lane, "change", SHORT);
         let mut caller = peer.accept().await;
         caller.request("change").await;
@@ -155,7 +155,7 @@ async fn silence_after_sending_is_never_certainly_not_done() {
 
 #[tokio::test]
 async fn unreachable_peer_is_certainly_not_done() {
-    let (peer, address) = Peer::listen().await;
+    let (peer, address) = ScriptedPeer::listen().await;
     drop(peer);
     let error = wait_for(call(&transport(), &address, Lane::Request, "change", HANG_TIMEOUT))
         .await
@@ -167,7 +167,7 @@ async fn unreachable_peer_is_certainly_not_done() {
 #[tokio::test]
 async fn call_that_waits_for_a_handshake_ends_and_frees_its_lane() {
     for ends_by_its_own_timeout in [true, false] {
-        let ((peer, address), transport) = (Peer::listen().await, transport());
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
         let timeout = if ends_by_its_own_timeout { CONNECT_TIMEOUT / 2 } else { HANG_TIMEOUT };
         let silent = call(&transport, &address, Lane::Log, "first", timeout);
         let _accepted = peer.0.accept().await.expect("a connection");
@@ -188,7 +188,7 @@ async fn call_that_waits_for_a_handshake_ends_and_frees_its_lane() {
 
 #[tokio::test]
 async fn broken_connection_is_opened_again() {
-    let ((peer, address), transport) = (Peer::listen().await, transport());
+    let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
     let mut lost = call(&transport, &address, Lane::Urgent, "lost", HANG_TIMEOUT);
     let mut caller = peer.accept().await;
     for round in 0..3 {
@@ -209,7 +209,7 @@ async fn broken_connection_is_opened_again() {
 async fn moved_peer_is_called_at_its_new_address() {
     let transport = transport();
     for place in 0..2 {
-        let (peer, address) = Peer::listen().await;
+        let (peer, address) = ScriptedPeer::listen().await;
         let called = call(&transport, &address, Lane::Control, "hello", HANG_TIMEOUT);
         let mut caller = peer.accept().await;
         let id = caller.request("hello").await;
@@ -253,7 +253,7 @@ struct PendingNode {
 
 impl PendingNode {
     async fn start() -> PendingNode {
-        let (peer, address) = Peer::listen().await;
+        let (peer, address) = ScriptedPeer::listen().await;
         let ((began, begins), (dropped, given_up)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
         let services = Services { raft: Uncalled, node: PendingService { began, given_up: dropped } };
         let stop = CancellationToken::new();
@@ -292,19 +292,19 @@ async fn withdrawn_requests_make_room_for_others() {
     let mut node = PendingNode::start().await;
     let mut stream = connect(&node.address, Lane::Request).await.expect("a connection");
     let frames = async {
-        for (kind, ids) in [(Kind::Node, 0..MAX_IN_FLIGHT), (Kind::Withdraw, 0..MAX_IN_FLIGHT)] {
+        for (kind, ids) in [(FrameKind::Node, 0..MAX_IN_FLIGHT), (FrameKind::Withdraw, 0..MAX_IN_FLIGHT)] {
             for id in ids {
                 let frame = Frame { kind, id: id as u64, body: Bytes::new() };
                 frame::write(&mut stream, &frame).await.expect("the connection is open");
             }
             for _ in 0..MAX_IN_FLIGHT {
                 match kind {
-                    Kind::Node => node.begins.recv().await.expect("the node serves the request"),
+                    FrameKind::Node => node.begins.recv().await.expect("the node serves the request"),
                     _ => node.given_up.recv().await.expect("the node aborts the request"),
                 }
             }
         }
-        let one_more = Frame { kind: Kind::Node, id: MAX_IN_FLIGHT as u64, body: Bytes::new() };
+        let one_more = Frame { kind: FrameKind::Node, id: MAX_IN_FLIGHT as u64, body: Bytes::new() };
         frame::write(&mut stream, &one_more).await.expect("the connection is open");
         node.begins.recv().await.expect("the node serves the request");
     };
@@ -319,7 +319,7 @@ async fn requests_end_at_the_answering_node_with_their_connection() {
     for lane in [Lane::Request, Lane::Urgent] {
         let mut stream = connect(&node.address, lane).await.expect("a connection");
         for id in 1..=3 {
-            let request = Frame { kind: Kind::Node, id, body: "wait".into() };
+            let request = Frame { kind: FrameKind::Node, id, body: "wait".into() };
             frame::write(&mut stream, &request).await.expect("the connection is open");
             node.begins.recv().await.expect("the node serves the request");
         }

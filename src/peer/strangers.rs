@@ -10,11 +10,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frame, FrameKind};
 use super::handshake::{self, Hello};
 use super::listener::{HANDSHAKE_TIMEOUT, MAX_CONNECTIONS};
 use super::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
-use super::{Lane, Listener as _, PeerIdentity, Service, Services, TcpPeerListener};
+use super::{Lane, PeerIdentity, PeerListener as _, Service, Services, TcpPeerListener};
 use crate::types::NodeId;
 
 /// Returns each body as its answer.
@@ -27,14 +27,14 @@ impl Service for Echo {
 }
 
 /// The listener of node 2.
-struct Listener {
+struct TestListener {
     address: String,
     stop: CancellationToken,
     served: JoinHandle<()>,
 }
 
-impl Listener {
-    async fn start() -> Listener {
+impl TestListener {
+    async fn start() -> TestListener {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("the listener is bound").to_string();
         let stop = CancellationToken::new();
@@ -44,7 +44,7 @@ impl Listener {
             Services { raft: Uncalled, node: Echo },
             stop.clone(),
         ));
-        Listener { address, stop, served }
+        TestListener { address, stop, served }
     }
 
     async fn stream(&self) -> TcpStream {
@@ -73,7 +73,7 @@ impl Listener {
 }
 
 async fn echoed(stream: &mut TcpStream) -> io::Result<Bytes> {
-    frame::write(stream, &Frame { kind: Kind::Node, id: 1, body: "hello".into() }).await?;
+    frame::write(stream, &Frame { kind: FrameKind::Node, id: 1, body: "hello".into() }).await?;
     let answer = frame::read(stream, Lane::Request.max_body()).await?;
     Ok(answer.expect("the connection is open").body)
 }
@@ -86,8 +86,8 @@ async fn closed(mut stream: TcpStream, who: &str) {
 }
 
 fn hello(identity: PeerIdentity, to: NodeId, lane: u8) -> Hello {
-    let PeerIdentity { cluster, node: from, incarnation, promise } = identity;
-    Hello { cluster, from, incarnation, promise_ms: promise.as_millis() as u64, to, lane, refused: None }
+    let PeerIdentity { cluster, node: from, incarnation, vote_lease } = identity;
+    Hello { cluster, from, incarnation, vote_lease_ms: vote_lease.as_millis() as u64, to, lane, refused: None }
 }
 
 async fn bytes_of(hello: Hello) -> Vec<u8> {
@@ -96,7 +96,7 @@ async fn bytes_of(hello: Hello) -> Vec<u8> {
     bytes
 }
 
-async fn frame_after_hello(kind: Kind) -> Vec<u8> {
+async fn frame_after_hello(kind: FrameKind) -> Vec<u8> {
     let mut bytes = bytes_of(hello(identity(1), 2, Lane::Request.code())).await;
     frame::write(&mut bytes, &Frame { kind, id: 1, body: "hello".into() }).await.expect("a vector accepts all bytes");
     bytes
@@ -122,14 +122,14 @@ async fn refused() -> Vec<(&'static str, Vec<u8>)> {
         ("a node with the same id", bytes_of(hello(identity(2), 2, lane)).await),
         ("a frame of an unknown kind", after_hello(&[0, 0, 0, 9, 99, 0, 0, 0, 0, 0, 0, 0, 1])),
         ("a frame that is too long", after_hello(&u32::MAX.to_be_bytes())),
-        ("an answer instead of a request", frame_after_hello(Kind::Response).await),
+        ("an answer instead of a request", frame_after_hello(FrameKind::Response).await),
     ]
 }
 
 #[tokio::test]
 async fn refused_callers_return_their_connection_permits() {
     for (who, bytes) in refused().await {
-        let listener = Listener::start().await;
+        let listener = TestListener::start().await;
         for _ in 0..=MAX_CONNECTIONS {
             let mut stream = listener.stream().await;
             stream.write_all(&bytes).await.expect("the bytes fit into the send buffer");
@@ -144,7 +144,7 @@ async fn refused_callers_return_their_connection_permits() {
 #[tokio::test]
 async fn callers_that_hang_up_return_their_connection_permits() {
     let valid = bytes_of(hello(identity(1), 2, Lane::Request.code())).await;
-    let request = frame_after_hello(Kind::Node).await;
+    let request = frame_after_hello(FrameKind::Node).await;
     for (when, bytes) in [
         ("before the hello", &[][..]),
         ("inside the hello", &valid[..valid.len() / 2]),
@@ -152,7 +152,7 @@ async fn callers_that_hang_up_return_their_connection_permits() {
         ("inside a frame", &request[..request.len() - 1]),
         ("after a request", &request[..]),
     ] {
-        let listener = Listener::start().await;
+        let listener = TestListener::start().await;
         for _ in 0..=MAX_CONNECTIONS {
             let mut stream = listener.stream().await;
             stream.write_all(bytes).await.expect("the bytes fit into the send buffer");
@@ -166,7 +166,7 @@ async fn callers_that_hang_up_return_their_connection_permits() {
 /// A node may be silent for longer than a caller without a complete hello.
 #[tokio::test]
 async fn silent_callers_lose_their_connections() {
-    let listener = Listener::start().await;
+    let listener = TestListener::start().await;
     let mut node = connect(&listener.address, Lane::Urgent).await.expect("node 1 is admitted");
     let valid = bytes_of(hello(identity(1), 2, Lane::Request.code())).await;
     let mut silent = Vec::new();

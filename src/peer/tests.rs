@@ -12,11 +12,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frame, FrameKind};
 use super::handshake;
 use super::{
-    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Service, Services, TcpPeerListener, TcpTransport,
-    Transport,
+    Incarnations, Lane, Payload, PeerError, PeerIdentity, PeerListener, Service, Services, TcpPeerListener,
+    TcpTransport, Transport,
 };
 use crate::sim::Switchboard;
 use crate::types::NodeId;
@@ -69,7 +69,7 @@ impl Service for Uncalled {
 }
 
 pub(super) fn identity(node: NodeId) -> PeerIdentity {
-    PeerIdentity { cluster: "test".to_owned(), node, incarnation: node, promise: Duration::from_millis(300) }
+    PeerIdentity { cluster: "test".to_owned(), node, incarnation: node, vote_lease: Duration::from_millis(300) }
 }
 
 /// Starts node 2, which serves until the token is cancelled, and the transport of node 1.
@@ -134,7 +134,7 @@ async fn shutdown_does_not_wait_for_a_caller_that_reads_nothing() {
     let mut caller = connect(&address, Lane::Request).await.expect("a connection");
     let body = Bytes::from(Lane::Request.max_body().to_string());
     for id in 0..2 {
-        let request = Frame { kind: Kind::Node, id, body: body.clone() };
+        let request = Frame { kind: FrameKind::Node, id, body: body.clone() };
         frame::write(&mut caller, &request).await.expect("the connection is open");
     }
     caller.read_u8().await.expect("the first byte of an answer");
@@ -146,7 +146,7 @@ async fn shutdown_does_not_wait_for_a_caller_that_reads_nothing() {
 /// Sends request 0, whose answer exceeds the buffers of the connection, and returns the first byte of this answer.
 async fn begin_largest_answer(caller: &mut TcpStream) -> [u8; 1] {
     let body = Lane::Request.max_body().to_string().into();
-    frame::write(caller, &Frame { kind: Kind::Node, id: 0, body }).await.expect("the connection is open");
+    frame::write(caller, &Frame { kind: FrameKind::Node, id: 0, body }).await.expect("the connection is open");
     let begun = tokio::time::timeout(HANG_TIMEOUT, caller.read_u8()).await;
     [begun.expect("the answer begins").expect("readable")]
 }
@@ -157,7 +157,7 @@ async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
     let (transport, address, stop, served) = start_tcp(echo.clone()).await;
     let mut caller = connect(&address, Lane::Request).await.expect("a connection");
     let first = begin_largest_answer(&mut caller).await;
-    for (kind, id, body) in [(Kind::Withdraw, 0, ""), (Kind::Node, 1, "wait")] {
+    for (kind, id, body) in [(FrameKind::Withdraw, 0, ""), (FrameKind::Node, 1, "wait")] {
         frame::write(&mut caller, &Frame { kind, id, body: body.into() }).await.expect("the connection is open");
     }
     // The node reads the frames in order, so it has seen the withdrawal.
@@ -167,7 +167,7 @@ async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
         let mut rest = (&first[..]).chain(caller);
         for (id, bytes) in [(0, Lane::Request.max_body()), (1, 4)] {
             let answer = frame::read(&mut rest, Lane::Request.max_body()).await.expect("readable").expect("an answer");
-            assert_eq!((answer.kind, answer.id, answer.body.len()), (Kind::Response, id, bytes));
+            assert_eq!((answer.kind, answer.id, answer.body.len()), (FrameKind::Response, id, bytes));
         }
     };
     tokio::time::timeout(HANG_TIMEOUT, answers).await.expect("both answers are whole");
@@ -186,7 +186,7 @@ async fn no_frame_follows_one_that_a_stop_has_cut() {
     let first = begin_largest_answer(&mut caller).await;
     for id in 1..=1_000 {
         let body = if id == 1_000 { "wait" } else { "late" }.into();
-        frame::write(&mut caller, &Frame { kind: Kind::Node, id, body }).await.expect("the connection is open");
+        frame::write(&mut caller, &Frame { kind: FrameKind::Node, id, body }).await.expect("the connection is open");
     }
     echo.arrived.notified().await;
     let mut received = first.to_vec();
@@ -256,7 +256,7 @@ async fn connection_serves_32768_requests_at_once() {
     let (mut reader, mut writer) = connect(&address, Lane::Request).await.expect("a connection").into_split();
     let requests = async {
         for id in 0..=MOST as u64 {
-            let request = Frame { kind: Kind::Node, id, body: Bytes::new() };
+            let request = Frame { kind: FrameKind::Node, id, body: Bytes::new() };
             frame::write(&mut writer, &request).await.expect("the connection is open");
         }
         while counter.received.load(Ordering::SeqCst) < MOST {
@@ -298,7 +298,7 @@ impl Service for Running {
 async fn newer_connection_ends_the_requests_of_the_one_before() {
     let running = Running::default();
     let (_, address, stop, served) = start_tcp(running.clone()).await;
-    let request = |id, body: &'static str| Frame { kind: Kind::Node, id, body: body.into() };
+    let request = |id, body: &'static str| Frame { kind: FrameKind::Node, id, body: body.into() };
     for lane in [Lane::Request, Lane::Urgent] {
         let mut earlier = connect(&address, lane).await.expect("a connection");
         for id in 0..200 {
@@ -363,8 +363,8 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
 /// Takes one caller and returns its connection after the handshake.
 async fn let_in(listener: &TcpListener) -> TcpStream {
     let (mut stream, _) = listener.accept().await.expect("a caller");
-    let met = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("it says hello");
-    met.expect("they belong together");
+    let peer = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("it says hello");
+    peer.expect("they belong together");
     stream
 }
 
@@ -389,17 +389,17 @@ async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
         let second = tokio::time::timeout(HANG_TIMEOUT, let_in(&listener));
         let mut second = second.await.expect("the next call has another connection");
         let frame = frame::read(&mut second, lane.max_body()).await.expect("readable").expect("a frame");
-        assert_eq!((frame.kind, &frame.body[..]), (Kind::Node, &b"next"[..]), "{lane:?}");
-        frame::write(&mut second, &Frame { kind: Kind::Response, ..frame }).await.expect("it is read");
+        assert_eq!((frame.kind, &frame.body[..]), (FrameKind::Node, &b"next"[..]), "{lane:?}");
+        frame::write(&mut second, &Frame { kind: FrameKind::Response, ..frame }).await.expect("it is read");
         assert_eq!(next.await.expect("no panic").expect("answered"), "next", "{lane:?}");
         transport.shutdown().await;
     }
 }
 
 /// Answers with its name.
-struct Named(&'static str);
+struct NamedService(&'static str);
 
-impl Service for Named {
+impl Service for NamedService {
     async fn serve(&self, _: NodeId, _: Bytes) -> Bytes {
         self.0.into()
     }
@@ -407,7 +407,7 @@ impl Service for Named {
 
 #[tokio::test]
 async fn each_payload_reaches_the_service_of_its_kind() {
-    let services = || Services { raft: Named("raft"), node: Named("node") };
+    let services = || Services { raft: NamedService("raft"), node: NamedService("node") };
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     let stop = CancellationToken::new();

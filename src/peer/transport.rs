@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::dial;
-use super::frame::{self, Frame, Kind};
+use super::frame::{self, Frame, FrameKind};
 use super::handshake::{self, Incarnations, PeerIdentity};
 use super::{Lane, Payload, PeerError, Transport};
 use crate::tls::{NodeTls, Reader, Stream, Writer};
@@ -276,8 +276,8 @@ impl Connection {
                 frame = frame::read(&mut reader, lane.max_body()) => frame,
             };
             match frame {
-                Ok(Some(Frame { kind: Kind::Response, id, body })) => self.answered(id, Ok(body)),
-                Ok(Some(Frame { kind: Kind::NoAnswer, id, body })) => {
+                Ok(Some(Frame { kind: FrameKind::Response, id, body })) => self.answered(id, Ok(body)),
+                Ok(Some(Frame { kind: FrameKind::NoAnswer, id, body })) => {
                     self.answered(id, Err(String::from_utf8_lossy(&body).into_owned()));
                 }
                 Ok(Some(frame)) => {
@@ -314,7 +314,7 @@ impl Drop for PendingCall<'_> {
             // Without a runtime the node is shutting down, and the closed connection ends the request.
             let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
             let (connection, id) = (self.connection.clone(), self.id);
-            let withdraw = Frame { kind: Kind::Withdraw, id, body: Bytes::new() };
+            let withdraw = Frame { kind: FrameKind::Withdraw, id, body: Bytes::new() };
             self.connection.tasks.spawn_on(async move { connection.send(withdraw).await }, &runtime);
         }
     }
@@ -361,8 +361,8 @@ mod tests {
         let lines = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
         let _logged_here = tracing::subscriber::set_default(subscriber);
-        let promise = Duration::from_secs(1);
-        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let vote_lease = Duration::from_secs(1);
+        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, vote_lease };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll), None);
         for lane in [Lane::Control, Lane::Control, Lane::Log, Lane::Control] {
             let closed = transport.connection(2, "127.0.0.1:1", lane).await;
@@ -378,12 +378,13 @@ mod tests {
 
     #[tokio::test]
     async fn request_above_the_lane_limit_is_not_sent() {
-        let promise = Duration::from_secs(1);
-        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, promise };
+        let vote_lease = Duration::from_secs(1);
+        let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, vote_lease };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll), None);
         for lane in [Lane::Control, Lane::Log, Lane::Snapshot, Lane::Request, Lane::Urgent] {
             let body = Payload::Raft(vec![0; lane.max_body() + 1].into());
-            let error = transport.call(2, "127.0.0.1:1", lane, body, promise).await.expect_err("the body is too large");
+            let error =
+                transport.call(2, "127.0.0.1:1", lane, body, vote_lease).await.expect_err("the body is too large");
             assert!(error.certainly_not_done() && error.to_string().contains("are allowed"), "{error}");
         }
     }
@@ -409,7 +410,7 @@ mod tests {
         let answered = call();
         let id = received(&mut far).await;
         assert_eq!(waiting(), 1);
-        let answer = Frame { kind: Kind::Response, id, body: Bytes::new() };
+        let answer = Frame { kind: FrameKind::Response, id, body: Bytes::new() };
         frame::write(&mut far, &answer).await.expect("the connection is open");
         answered.await.expect("no panic").expect("an answer");
         assert_eq!(waiting(), 0, "answered");

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::level::{FeatureLevel, NewerLevel};
 use super::times::EntryTimes;
-use super::types::{Entry, Membership, PeerInfo, Proposal, TypeConfig, log_id, position, vote, vote_record};
+use super::types::{Entry, PeerInfo, Proposal, RaftMembership, TypeConfig, log_id, position, vote, vote_record};
 use super::wire::MAX_APPEND_BYTES;
 use crate::access::AccessChange;
 use crate::lease::Batch;
@@ -97,8 +97,8 @@ impl Proposal {
     }
 }
 
-impl From<&Membership> for MembershipRecord {
-    fn from(membership: &Membership) -> MembershipRecord {
+impl From<&RaftMembership> for MembershipRecord {
+    fn from(membership: &RaftMembership) -> MembershipRecord {
         let node = |(id, info): (&NodeId, &PeerInfo)| (*id, (info.http.clone(), info.peer.clone()));
         MembershipRecord {
             configs: membership.get_joint_config().clone(),
@@ -111,10 +111,10 @@ impl MembershipRecord {
     /// # Errors
     ///
     /// The record has no voters, or a voter without an address.
-    pub fn membership(self) -> Result<Membership, PayloadError> {
+    pub fn membership(self) -> Result<RaftMembership, PayloadError> {
         let nodes: BTreeMap<NodeId, PeerInfo> =
             self.nodes.into_iter().map(|(id, (http, peer))| (id, PeerInfo { http, peer })).collect();
-        Membership::new(self.configs, nodes).map_err(|error| PayloadError::Undecodable(error.to_string()))
+        RaftMembership::new(self.configs, nodes).map_err(|error| PayloadError::Undecodable(error.to_string()))
     }
 }
 
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(read_back(EntryPayload::Blank), [1, 0]);
         assert_eq!(read_back(EntryPayload::Normal(Proposal::leases(&batch))), [1, 1, 7, 251, 44, 1, 1, 7]);
         assert_eq!(read_back(EntryPayload::Normal(Proposal::joined(Joined { node: 2, incarnation: 5 }))), [1, 3, 2, 5]);
-        let membership = Membership::new(vec![BTreeSet::from([1])], nodes).expect("valid");
+        let membership = RaftMembership::new(vec![BTreeSet::from([1])], nodes).expect("valid");
         assert_eq!(read_back(EntryPayload::Membership(membership)), [1, 2, 1, 1, 1, 1, 1, 1, 104, 1, 112]);
     }
 

@@ -17,7 +17,7 @@ use crate::types::NodeId;
 
 /// A change of the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MembershipChange {
     /// Adds a node that receives the log and does not vote.
     AddLearner(NodeId, PeerInfo),
     /// Makes a learner a voter.
@@ -75,20 +75,20 @@ impl<S: Storage> RaftHandle<S> {
     /// # Cancel safety
     ///
     /// If the future is dropped, the change continues.
-    pub async fn change_members(&self, term: u64, change: Change) -> Result<(), ChangeError> {
+    pub async fn change_members(&self, term: u64, change: MembershipChange) -> Result<(), ChangeError> {
         let is_learner = |id: NodeId| !self.current_membership().voters.contains(&id);
         let change = match change {
-            Change::AddLearner(id, info) => ChangeMembers::AddNodes(BTreeMap::from([(id, info)])),
-            Change::Promote(id) => ChangeMembers::AddVoterIds(BTreeSet::from([id])),
-            Change::Remove(id) if is_learner(id) => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
-            Change::Remove(id) => ChangeMembers::RemoveVoters(BTreeSet::from([id])),
-            Change::Replace { old, new } => {
+            MembershipChange::AddLearner(id, info) => ChangeMembers::AddNodes(BTreeMap::from([(id, info)])),
+            MembershipChange::Promote(id) => ChangeMembers::AddVoterIds(BTreeSet::from([id])),
+            MembershipChange::Remove(id) if is_learner(id) => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+            MembershipChange::Remove(id) => ChangeMembers::RemoveVoters(BTreeSet::from([id])),
+            MembershipChange::Replace { old, new } => {
                 let mut voters = self.current_membership().voters;
                 voters.remove(&old);
                 voters.insert(new);
                 ChangeMembers::ReplaceAllVoters(voters)
             }
-            Change::SetAddresses(id, info) => ChangeMembers::SetNodes(BTreeMap::from([(id, info)])),
+            MembershipChange::SetAddresses(id, info) => ChangeMembers::SetNodes(BTreeMap::from([(id, info)])),
         };
         self.change(term, change).await
     }

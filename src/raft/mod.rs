@@ -25,9 +25,9 @@ pub(crate) mod wire;
 pub use handle::{CurrentLeader, MemberProgress, RaftHandle, WriteError};
 pub use level::FeatureLevel;
 pub use log::{Joined, MAX_ENTRY_BYTES};
-pub use membership::{Change, ChangeError};
+pub use membership::{ChangeError, MembershipChange};
 pub use restored::{read_restored, write_restored};
-pub use state_machine::{AppliedEntry, Observer, Progress, Replica, State, blocking};
+pub use state_machine::{AppliedEntry, ApplyObserver, Progress, Replica, State, blocking};
 pub use types::{Applied, PeerInfo, Proposal};
 
 pub use transfer::TransferError;

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use super::snapshot::SnapshotData;
 use super::state_machine::{Replica, blocking};
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
-use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, Transfer};
+use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, TransferCall};
 use crate::peer::{Lane, Payload, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
@@ -182,7 +182,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         request: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Rpc<TransferLeaderResponse<TypeConfig>> {
-        let call = Call::Transfer(Transfer::new(&request));
+        let call = Call::Transfer(TransferCall::new(&request));
         match self.call(Lane::Control, &call, option.soft_ttl()).await? {
             Reply::Transfer(Ok(())) => Ok(Ok(())),
             Reply::Transfer(Err(reason)) => Err(unreachable(reason)),

@@ -13,10 +13,10 @@ use openraft::storage::Snapshot;
 use parking_lot::Mutex;
 
 use super::handle::run_to_completion;
-use super::snapshot::{Meta, Reader, SnapshotData};
+use super::snapshot::{Meta, SnapshotData, SnapshotReader};
 use super::state_machine::{Replica, StateMachine};
 use super::types::{TypeConfig, vote, vote_record};
-use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, Transfer, VoteReply};
+use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, TransferCall, VoteReply};
 use crate::clock::Clock;
 use crate::peer::Service;
 use crate::storage::{SnapshotWriter, Storage, VoteRecord};
@@ -36,7 +36,7 @@ pub struct RaftService<S: Storage> {
 /// A partly received snapshot from one node.
 struct Incoming<S: Storage> {
     writer: SnapshotWriter<S>,
-    reader: Reader,
+    reader: SnapshotReader,
 }
 
 impl<S: Storage> RaftService<S> {
@@ -104,7 +104,7 @@ impl<S: Storage> RaftService<S> {
         }
     }
 
-    async fn transfer(&self, from: NodeId, transfer: Transfer) -> Reply {
+    async fn transfer(&self, from: NodeId, transfer: TransferCall) -> Reply {
         let (raft, request) = (self.raft.clone(), transfer.request(from));
         match run_to_completion(async move { raft.handle_transfer_leader(request).await }).await {
             Ok(response) => Reply::Transfer(response.map_err(|error| error.to_string())),
@@ -115,7 +115,7 @@ impl<S: Storage> RaftService<S> {
     fn begin_snapshot(&self, from: NodeId) -> Reply {
         match self.storage.begin_snapshot() {
             Ok(writer) => {
-                self.incoming.lock().insert(from, Incoming { writer, reader: Reader::default() });
+                self.incoming.lock().insert(from, Incoming { writer, reader: SnapshotReader::default() });
                 Reply::SnapshotContinue
             }
             Err(error) => Reply::Failed(error.to_string()),

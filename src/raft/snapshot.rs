@@ -46,7 +46,7 @@ pub struct Meta {
 
 /// The header of formats 3 to 5. In format 4, the next record is an [`AccessState`]. In format 5, it is an [`Extension`].
 #[derive(Serialize, Deserialize)]
-struct Header {
+struct StateHeader {
     format: u32,
     meta: Meta,
     joined: BTreeMap<NodeId, u64>,
@@ -103,7 +103,7 @@ impl Meta {
 /// The stored bytes are not a snapshot of the view. The log must not be purged for it.
 pub fn write<S: Storage>(view: &State, writer: &mut SnapshotWriter<S>) -> Result<(), SnapshotError> {
     encode(view, |bytes| writer.push(bytes))?;
-    let mut reader = Reader::checking();
+    let mut reader = SnapshotReader::checking();
     writer.read_back(|bytes| reader.push(bytes))?;
     let read = reader.finish()?;
     let is_other = Meta::of(&read) != Meta::of(view) || read.machine.applied() != view.machine.applied();
@@ -120,7 +120,8 @@ pub(crate) fn encode(
 ) -> Result<(), SnapshotError> {
     let is_first = view.level == FeatureLevel::FIRST && view.access.is_empty();
     let format = if is_first { FORMAT_OF_FIRST_LEVEL } else { FORMAT };
-    let header = Header { format, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
+    let header =
+        StateHeader { format, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
     push(&header, &mut bytes, &mut sink)?;
     if format == FORMAT {
@@ -149,7 +150,7 @@ fn push<T: Serialize>(
 
 /// Decodes a snapshot incrementally, from parts of any size.
 #[derive(Default)]
-pub struct Reader {
+pub struct SnapshotReader {
     pending: Vec<u8>,
     partial: Option<PartialState>,
     checks_only: bool,
@@ -165,10 +166,10 @@ struct PartialState {
     machine: Rebuild,
 }
 
-impl Reader {
+impl SnapshotReader {
     /// A reader that validates all records and discards the names. Its final state has no names.
-    pub fn checking() -> Reader {
-        Reader { checks_only: true, ..Reader::default() }
+    pub fn checking() -> SnapshotReader {
+        SnapshotReader { checks_only: true, ..SnapshotReader::default() }
     }
 
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
@@ -202,7 +203,7 @@ impl Reader {
 
 /// Loads a stored snapshot into a state.
 pub fn load<S: Storage>(storage: &S, manifest: &SnapshotManifest) -> Result<State, SnapshotError> {
-    let mut reader = Reader::default();
+    let mut reader = SnapshotReader::default();
     for number in 0..manifest.chunks {
         reader.push(&storage.read_snapshot(manifest.id, number)?)?;
     }
@@ -231,7 +232,7 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
             (meta, joined, machine.try_into()?)
         }
         3..=5 => {
-            let Header { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+            let StateHeader { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine)
         }
         found => return Err(SnapshotError::Format { found: found.into() }),
@@ -292,7 +293,7 @@ mod tests {
     use super::*;
     use crate::access::AccessChange;
     use crate::lease::snapshot::old;
-    use crate::lease::{Acquire, Batch, Command, Lease, Machine, Outcome, PART_BYTES, Stamp};
+    use crate::lease::{Acquire, Batch, Command, HolderLease, Machine, Outcome, PART_BYTES, Stamp};
     use crate::sim::MemoryStorage;
     use crate::storage::SNAPSHOT_CHUNK_BYTES;
     use crate::token::FencingToken;
@@ -381,7 +382,7 @@ mod tests {
         let header = HeaderV1 { format: 1, meta: Meta::default(), joined: BTreeMap::new(), machine: header };
         let (header, record) = (codec::encode(&header), codec::encode(&records[0]));
         assert!(record.len() > 64 << 20, "{} bytes", record.len());
-        let mut reader = Reader::default();
+        let mut reader = SnapshotReader::default();
         for record in [header, record] {
             reader.push(&(record.len() as u32).to_be_bytes()).expect("a length");
             record.chunks(SNAPSHOT_CHUNK_BYTES).for_each(|chunk| reader.push(chunk).expect("readable"));
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!((machine.counts().held, machine.counts().ended), (u64::from(MAX_LIMIT), u64::from(MAX_LIMIT)));
         // The next change of the name enforces its bounds.
         let (held, _) = machine.holders(&name());
-        let Lease { name, holder, token, .. } = held[0].clone();
+        let HolderLease { name, holder, token, .. } = held[0].clone();
         let (_, outcome) = apply(&mut machine, Command::Release { name, holder, token });
         assert_eq!(outcome, Outcome::Released(true));
         assert!(machine.counts().ended < u64::from(MAX_LIMIT) / 2, "{:?}", machine.counts());
@@ -399,13 +400,13 @@ mod tests {
 
     #[test]
     fn record_above_the_read_limit_is_refused() {
-        Reader::default()
+        SnapshotReader::default()
             .push(&(MAX_RECORD_BYTES as u32).to_be_bytes())
             .expect("a record of the largest size is accepted");
-        let mut reader = Reader::default();
+        let mut reader = SnapshotReader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
-        let unread = Reader::default().push(&[0, 0, 0, 1, 6]).expect_err("format 6");
+        let unread = SnapshotReader::default().push(&[0, 0, 0, 1, 6]).expect_err("format 6");
         assert!(matches!(unread, SnapshotError::Format { found: 6 }));
     }
 
@@ -422,7 +423,7 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "0000002403000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000");
         let old: Vec<u8> = [vec![0, 0, 0, 0x23, 2, 0, 0, 0, 0, 1, 2, 7, 2], bytes[13..39].to_vec()].concat();
-        let mut reader = Reader::default();
+        let mut reader = SnapshotReader::default();
         reader.push(&old).expect("format 2");
         assert_eq!(reader.finish().expect("whole").machine.header(), machine.header());
     }
@@ -439,7 +440,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<State, SnapshotError> {
-        let mut reader = Reader::default();
+        let mut reader = SnapshotReader::default();
         reader.push(bytes)?;
         reader.finish()
     }

@@ -98,7 +98,7 @@ pub struct AppliedEntry<'a> {
 }
 
 /// Observes each applied entry in log order. Apply calls it with the state locked, so an observer must not block.
-pub trait Observer: Send + Sync + 'static {
+pub trait ApplyObserver: Send + Sync + 'static {
     fn applied(&self, entry: &AppliedEntry<'_>);
 
     /// A snapshot replaced the state. The observer does not see the entries in between.
@@ -113,7 +113,7 @@ pub struct Replica {
 
 struct ReplicaInner {
     state: RwLock<State>,
-    observers: Vec<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn ApplyObserver>>,
     progress: watch::Sender<Progress>,
     access: watch::Sender<Access>,
     /// The highest feature level of this node.
@@ -200,7 +200,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
 }
 
 impl Replica {
-    pub fn new(observers: Vec<Arc<dyn Observer>>, supported: FeatureLevel) -> Replica {
+    pub fn new(observers: Vec<Arc<dyn ApplyObserver>>, supported: FeatureLevel) -> Replica {
         let (progress, _) = watch::channel(Progress::default());
         let access = watch::Sender::default();
         Replica { inner: Arc::new(ReplicaInner { state: RwLock::default(), observers, progress, access, supported }) }
@@ -366,7 +366,7 @@ mod tests {
     use crate::access::AccessChange;
     use crate::config::MAX_NODES;
     use crate::raft::log;
-    use crate::raft::types::{Membership, PeerInfo, log_id};
+    use crate::raft::types::{PeerInfo, RaftMembership, log_id};
     use crate::sim::{Cut, MemoryStorage, SyncMode};
     use crate::storage::MAX_SNAPSHOT_META_BYTES;
 
@@ -423,7 +423,7 @@ mod tests {
         let storage = MemoryStorage::default();
         builder(&storage, 10, 1).build_snapshot().await.expect("built");
         let before = storage.snapshot();
-        let membership: Membership =
+        let membership: RaftMembership =
             serde_json::from_value(serde_json::json!({"configs": [[1]], "nodes": {}})).expect("its parts are valid");
         let mut next = builder(&storage, 20, 1);
         next.view.membership = Stored::new(None, membership);
@@ -438,7 +438,7 @@ mod tests {
         let info = |id| PeerInfo { http: address(id), peer: address(id) };
         let nodes: BTreeMap<u64, PeerInfo> = (1..=MAX_NODES as u64).map(|id| (id, info(id))).collect();
         let voters: BTreeSet<u64> = (1..=MAX_NODES as u64).collect();
-        let membership = Membership::new(vec![voters.clone(), voters], nodes).expect("valid");
+        let membership = RaftMembership::new(vec![voters.clone(), voters], nodes).expect("valid");
         let at = log_id(Position { term: u64::MAX, index: u64::MAX });
         let entry = Entry { log_id: at, payload: openraft::EntryPayload::Membership(membership.clone()) };
         let record = log::record(&entry);

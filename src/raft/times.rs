@@ -24,10 +24,10 @@ struct Recorder {
     /// Number of commands in progress that will read times.
     readers: AtomicUsize,
     /// Oldest first.
-    entries: Mutex<VecDeque<Entry>>,
+    entries: Mutex<VecDeque<EntryTimestamps>>,
 }
 
-struct Entry {
+struct EntryTimestamps {
     index: u64,
     appended: SystemTime,
     durable: Option<SystemTime>,
@@ -63,7 +63,7 @@ impl EntryTimes {
             if entries.len() == MAX_ENTRIES {
                 entries.pop_front();
             }
-            entries.push_back(Entry { index, appended, durable: None, applied: None });
+            entries.push_back(EntryTimestamps { index, appended, durable: None, applied: None });
         }
         drop(entries);
         let times = self.clone();
@@ -71,7 +71,8 @@ impl EntryTimes {
             if result.is_ok() {
                 let now = SystemTime::now();
                 let mut entries = times.0.entries.lock();
-                let written = |entry: &&mut Entry| (first..=last).contains(&entry.index) && entry.appended == appended;
+                let written =
+                    |entry: &&mut EntryTimestamps| (first..=last).contains(&entry.index) && entry.appended == appended;
                 entries.iter_mut().filter(written).for_each(|entry| entry.durable = Some(now));
             }
             done(result);

@@ -28,7 +28,7 @@ pub type CommittedLeaderId = CommittedLeaderIdOf<TypeConfig>;
 pub type LogId = openraft::LogId<CommittedLeaderId>;
 pub type Vote = openraft::Vote<LeaderId<u64, u64>>;
 pub type Entry = EntryOf<TypeConfig>;
-pub type Membership = openraft::Membership<NodeId, PeerInfo>;
+pub type RaftMembership = openraft::Membership<NodeId, PeerInfo>;
 pub type Stored = StoredMembership<CommittedLeaderId, NodeId, PeerInfo>;
 pub type SnapshotMeta = openraft::SnapshotMeta<CommittedLeaderId, NodeId, PeerInfo>;
 

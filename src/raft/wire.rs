@@ -36,7 +36,7 @@ pub enum Call {
     Append(Append),
     Vote(RequestVote),
     PreVote(RequestVote),
-    Transfer(Transfer),
+    Transfer(TransferCall),
     SnapshotBegin,
     SnapshotBytes(Bytes),
     SnapshotEnd { vote: VoteRecord, crc: u32 },
@@ -86,7 +86,7 @@ pub struct VoteReply {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Transfer {
+pub struct TransferCall {
     pub from: VoteRecord,
     pub to: NodeId,
     pub last: Option<Position>,
@@ -177,9 +177,9 @@ impl VoteReply {
     }
 }
 
-impl Transfer {
-    pub fn new(request: &TransferLeaderRequest<TypeConfig>) -> Transfer {
-        Transfer {
+impl TransferCall {
+    pub fn new(request: &TransferLeaderRequest<TypeConfig>) -> TransferCall {
+        TransferCall {
             from: vote_record(request.from_leader()),
             to: *request.to_node_id(),
             last: request.last_log_id().map(position),
@@ -274,7 +274,7 @@ mod tests {
     fn transfer_arrives_as_it_was_sent() {
         for last in positions() {
             let request = TransferLeaderRequest::new(ballot_vote(true), 2, last);
-            assert_same(&sent(&Transfer::new(&request)).request(CALLER), &request);
+            assert_same(&sent(&TransferCall::new(&request)).request(CALLER), &request);
         }
     }
 }

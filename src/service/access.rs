@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::local::answered;
 use super::{invalid, unexpected};
-use crate::access::{self, AccessChange, AccessName, AccessToken, Permission, TokenHash, TokenId};
+use crate::access::{self, AccessChange, AccessName, AccessToken, PrefixRight, TokenHash, TokenId};
 use crate::api::{self, AccessControl, CreatedToken, Problem, Timestamp};
 use crate::client::CallError;
 use crate::clock::{Clock, SystemClock};
@@ -131,11 +131,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
 }
 
 /// Checks a permission of a request.
-pub(crate) fn permission(api::Permission { right, prefix }: api::Permission) -> Result<Permission, Box<Problem>> {
+pub(crate) fn permission(api::Permission { right, prefix }: api::Permission) -> Result<PrefixRight, Box<Problem>> {
     // The first character of a name has a smaller choice, but no prefix grants more.
     let is_allowed = prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
     match is_allowed && prefix.len() <= MAX_NAME_BYTES {
-        true => Ok(Permission { right, prefix }),
+        true => Ok(PrefixRight { right, prefix }),
         false => Err(invalid(format!("prefix: no lease name begins with {prefix:?}"))),
     }
 }
@@ -151,8 +151,8 @@ pub(crate) fn new_token(principal: AccessName) -> (AccessChange, CreatedToken) {
 /// Converts the state of access control.
 pub(crate) fn view(answer: Answer) -> Result<AccessControl, Box<Problem>> {
     let Answer::Access(view) = answer else { return Err(unexpected(&answer)) };
-    let permission = |access::Permission { right, prefix }| api::Permission { right, prefix };
-    let role = |(name, permissions): (AccessName, BTreeSet<access::Permission>)| api::RoleDefinition {
+    let permission = |access::PrefixRight { right, prefix }| api::Permission { right, prefix };
+    let role = |(name, permissions): (AccessName, BTreeSet<access::PrefixRight>)| api::RoleDefinition {
         name: name.into(),
         permissions: permissions.into_iter().map(permission).collect(),
     };

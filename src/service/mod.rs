@@ -15,8 +15,8 @@ use crate::access::Denied;
 use crate::api::{self, Code, EventId, MAX_RENEW_ITEMS, Problem, Timestamp, TtlMs};
 use crate::config::TtlPolicy;
 use crate::lease::{
-    Acquire, Change, Command, Explanation, Lease, LeaseState, ListCursor, Lost, LostReason, Outcome, Refusal, Renewal,
-    Standing, Transition, Waiter,
+    Acquire, Change, Command, Explanation, HolderLease, LeaseState, ListCursor, Lost, LostReason, Outcome, Refusal,
+    Renewal, Standing, Transition, Waiter,
 };
 use crate::node::{self, Answer, ClusterStatus, Compacted, MemberRefusal, Request, RequestError, WatchPosition};
 use crate::storage::disk::directory;
@@ -224,7 +224,7 @@ pub(crate) fn refused(answer: Answer) -> Box<Problem> {
 }
 
 /// Converts the lease of one holder, at cluster time `now`.
-fn lease_of(lease: Lease, now: ClusterMs) -> api::LeaseInfo {
+fn lease_of(lease: HolderLease, now: ClusterMs) -> api::LeaseInfo {
     api::LeaseInfo {
         name: lease.name.into(),
         holder: lease.holder.into(),
@@ -248,8 +248,8 @@ fn lease_of(lease: Lease, now: ClusterMs) -> api::LeaseInfo {
 }
 
 /// Converts a lease of a batch renewal. It has no metadata: the holder knows it.
-fn renewal(renewed: Lease, now: ClusterMs) -> api::LeaseInfo {
-    lease_of(Lease { metadata: Metadata::default(), ..renewed }, now)
+fn renewal(renewed: HolderLease, now: ClusterMs) -> api::LeaseInfo {
+    lease_of(HolderLease { metadata: Metadata::default(), ..renewed }, now)
 }
 
 /// Encodes a cursor: the name and token of the last lease before the next page. It is opaque to clients. A name never
@@ -261,8 +261,8 @@ pub(crate) fn write_cursor(cursor: &ListCursor) -> String {
 /// Converts the leases of one name: the current holders, or otherwise the last ended lease. `None` without leases.
 ///
 /// A counted lease lists all current holders. Its own fields are those of the first holder.
-fn one_name(leases: Vec<Lease>, now: ClusterMs) -> Option<api::LeaseInfo> {
-    let (held, ended): (Vec<Lease>, Vec<Lease>) =
+fn one_name(leases: Vec<HolderLease>, now: ClusterMs) -> Option<api::LeaseInfo> {
+    let (held, ended): (Vec<HolderLease>, Vec<HolderLease>) =
         leases.into_iter().partition(|lease| lease.state == LeaseState::Active);
     let mut holders: Vec<api::LeaseInfo> = held.into_iter().map(|held| lease_of(held, now)).collect();
     holders.sort_by_key(|holder| holder.token);

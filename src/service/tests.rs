@@ -179,8 +179,8 @@ fn reached_machine_bounds_are_refused_with_429() {
     }
 }
 
-fn lease(deadline: Option<ClusterMs>) -> Lease {
-    Lease {
+fn lease(deadline: Option<ClusterMs>) -> HolderLease {
+    HolderLease {
         name: LeaseName::new("a").expect("valid"),
         holder: HolderId::new("h").expect("valid"),
         token: FencingToken { term: 3, index: 4 },
@@ -221,7 +221,7 @@ fn lease_has_its_times() {
 fn counted_lease_lists_all_its_holders() {
     let of = |limit: u32, index: u64, state: LeaseState| {
         let holder = HolderId::new(format!("h-{index}")).expect("valid");
-        Lease { holder, token: FencingToken { term: 3, index }, state, limit, ..lease(Some(500)) }
+        HolderLease { holder, token: FencingToken { term: 3, index }, state, limit, ..lease(Some(500)) }
     };
     for (limit, held, listed) in [
         (1, vec![4], None),

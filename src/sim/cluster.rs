@@ -13,7 +13,7 @@ use crate::backup::{self, RestoreError, RestoreOptions, Restored};
 use crate::clock::Clock;
 use crate::config::{LeaseSettings, MemberConfig, RaftTimings, TtlPolicy};
 use crate::node::{Forward, MemberRegistry, Node, NodeConfig, NodeParts, Request, RequestError, Response, StartError};
-use crate::raft::{CurrentLeader, FeatureLevel, Observer, TransferError};
+use crate::raft::{ApplyObserver, CurrentLeader, FeatureLevel, TransferError};
 use crate::sim::NodeTime;
 use crate::sim::{Cut, MemoryFiles, MemoryListener, MemoryStorage, MemoryTransport, Switchboard, SyncMode};
 use crate::types::{ClusterMs, Consistency, MemberChange, NodeId};
@@ -42,9 +42,9 @@ pub struct Setup {
     /// The clock of each node. It does not affect timers, which use tokio's clock.
     pub clock: ForNode<dyn Clock>,
     /// The simulated time of each node's tasks. A node without an entry uses true time.
-    pub paces: BTreeMap<NodeId, NodeTime>,
+    pub node_times: BTreeMap<NodeId, NodeTime>,
     /// An observer of each node's applied entries.
-    pub observer: Option<ForNode<dyn Observer>>,
+    pub observer: Option<ForNode<dyn ApplyObserver>>,
 }
 
 /// A cluster of nodes 1 to n. Dropping it ends the nodes like a crash. [`shutdown`](Self::shutdown) stops them
@@ -357,7 +357,7 @@ impl Cluster {
         let is_new = !std::mem::replace(&mut disk.is_initialised, true);
         let (storage, files, incarnation) = (disk.storage.clone(), Arc::new(disk.files.clone()), disk.incarnation);
         let board = self.board.clone();
-        let time = self.setup.paces.get(&id).cloned().unwrap_or_default();
+        let time = self.setup.node_times.get(&id).cloned().unwrap_or_default();
         time.run_with(async move {
             let (identity, known) = (config.identity(incarnation), Arc::new(MemberRegistry::default()));
             let transport = board.transport_as(identity.clone(), known.clone());
@@ -381,7 +381,7 @@ impl Default for Setup {
             lease_of: BTreeMap::new(),
             levels: BTreeMap::new(),
             clock: Arc::new(|_| Arc::new(TokioClock::new())),
-            paces: BTreeMap::new(),
+            node_times: BTreeMap::new(),
             observer: None,
         }
     }

@@ -14,13 +14,13 @@ pub struct MemoryFiles(Arc<Mutex<FileTable>>);
 
 #[derive(Debug, Default)]
 struct FileTable {
-    live: BTreeMap<String, Contents>,
+    live: BTreeMap<String, FileContents>,
     /// The files that survive a power cut.
-    synced: BTreeMap<String, Contents>,
+    synced: BTreeMap<String, FileContents>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Contents {
+struct FileContents {
     text: String,
     is_synced: bool,
 }
@@ -47,7 +47,7 @@ impl Files for MemoryFiles {
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        let contents = Contents { text: text.to_owned(), is_synced: false };
+        let contents = FileContents { text: text.to_owned(), is_synced: false };
         self.0.lock().live.insert(name.to_owned(), contents);
         Ok(())
     }

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::time::{self, NodeTime};
 use crate::peer::{
-    Incarnations, Lane, Listener, Payload, PeerError, PeerIdentity, Refusal, Service, Services, Transport, handshake,
+    Incarnations, Lane, Payload, PeerError, PeerIdentity, PeerListener, PeerRefusal, Service, Services, Transport,
+    handshake,
 };
 use crate::rng::rng;
 use crate::types::NodeId;
@@ -119,7 +120,7 @@ impl<R: Service, N: Service> ErasedServices for Services<R, N> {
 /// The listener of the node with this transport. It attaches the node to the switchboard.
 pub struct MemoryListener(pub MemoryTransport);
 
-impl Listener for MemoryListener {
+impl PeerListener for MemoryListener {
     /// The node is not attached yet, so calls to it fail.
     async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
         work.await
@@ -396,7 +397,7 @@ impl MemoryTransport {
         generation: u64,
         lane: Lane,
         answering: Option<&Endpoint>,
-    ) -> io::Result<Result<(), Refusal>> {
+    ) -> io::Result<Result<(), PeerRefusal>> {
         let (Some(calling), Some(answering)) = (&self.endpoint, answering) else { return Ok(Ok(())) };
         if self.connections.lock().get(&(target, lane.code())) == Some(&generation) {
             return Ok(Ok(()));

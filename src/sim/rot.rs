@@ -2,7 +2,7 @@
 //! one bit, and decodes the result like the store on disk.
 
 use super::storage::MemoryStorage;
-use crate::storage::disk::segment::{Item, Record, RecordBatch, SEGMENT_HEADER_BYTES};
+use crate::storage::disk::segment::{Item, RecordBatch, SEGMENT_HEADER_BYTES, SegmentRecord};
 use crate::storage::{LogRecord, Storage};
 
 /// One bit of the stored log: the number of the entry from the first one, and the bit in that entry. Values beyond the
@@ -32,7 +32,7 @@ fn decode_flipped(record: &LogRecord, bit: usize) -> Result<LogRecord, String> {
     let mut stored = batch.seal(SALT, SEGMENT_HEADER_BYTES, 1).to_vec();
     let bit = bit % (stored.len() * 8);
     stored[bit / 8] ^= 1 << (bit % 8);
-    let read = Record::read(&stored, SALT, SEGMENT_HEADER_BYTES).ok_or("no valid record")?;
+    let read = SegmentRecord::read(&stored, SALT, SEGMENT_HEADER_BYTES).ok_or("no valid record")?;
     match read.item().map_err(|error| error.to_string())? {
         Item::Entry { position, payload } => {
             Ok(LogRecord { position, payload: bytes::Bytes::copy_from_slice(payload) })

@@ -43,7 +43,7 @@ const _: () = {
 /// The kind of a record. Append-only: a number never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Identity = 1,
     Vote = 2,
     Floor = 3,
@@ -148,11 +148,11 @@ pub(in crate::storage) fn part_bytes(record: &LogRecord, part: u32) -> &[u8] {
 pub(crate) fn seal_part(record: &LogRecord, part: u32) -> Vec<u8> {
     let payload = part_bytes(record, part);
     let stored = LogPartV1 { term: record.position.term, parts: parts(record), payload: Raw(payload) };
-    seal(Kind::LogPart, &log_key(record.position.index, part), &stored, payload.len())
+    seal(RecordKind::LogPart, &log_key(record.position.index, part), &stored, payload.len())
 }
 
 /// The stored form of `payload` under `key`.
-pub(crate) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {
+pub(crate) fn seal<T: Serialize>(kind: RecordKind, key: &[u8], payload: &T, payload_hint: usize) -> Vec<u8> {
     let mut record = Vec::with_capacity(HEADER_BYTES + 32 + payload_hint);
     record.extend_from_slice(&[RECORD_VERSION, kind as u8, 0, 0, 0, 0]);
     codec::encode_into(payload, &mut record);
@@ -162,7 +162,7 @@ pub(crate) fn seal<T: Serialize>(kind: Kind, key: &[u8], payload: &T, payload_hi
 }
 
 /// Checks the record that is stored under `key` and decodes its payload.
-pub(crate) fn unseal<'a, T: Deserialize<'a>>(kind: Kind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
+pub(crate) fn unseal<'a, T: Deserialize<'a>>(kind: RecordKind, key: &[u8], record: &'a [u8]) -> Result<T, RecordError> {
     let Some((header, payload)) = record.split_first_chunk::<HEADER_BYTES>() else {
         return Err(RecordError::Torn { bytes: record.len() });
     };
@@ -226,7 +226,7 @@ pub(crate) enum RecordError {
     #[error("a record with crc32 {found:08x}: expected {expected:08x}")]
     Checksum { expected: u32, found: u32 },
     #[error("a record of kind {found}: expected {expected:?} ({})", *expected as u8)]
-    Kind { expected: Kind, found: u8 },
+    Kind { expected: RecordKind, found: u8 },
     #[error("a record with {0}")]
     Payload(codec::DecodeError),
 }
@@ -245,7 +245,7 @@ mod tests {
         let golden = [
             (
                 hex(&seal(
-                    Kind::Identity,
+                    RecordKind::Identity,
                     b"identity",
                     &IdentityV1 { cluster: "local".into(), node: 2, incarnation: 7 },
                     0,
@@ -253,28 +253,28 @@ mod tests {
                 "010122a9483d056c6f63616c0207",
             ),
             (
-                hex(&seal(Kind::Vote, b"vote", &VoteV1 { term: 9, candidate: Some(2), committed: true }, 0)),
+                hex(&seal(RecordKind::Vote, b"vote", &VoteV1 { term: 9, candidate: Some(2), committed: true }, 0)),
                 "0102964fe5cd09010201",
             ),
-            (hex(&seal(Kind::Floor, b"floor", &position, 0)), "01037a5fb04303fc70110100"),
+            (hex(&seal(RecordKind::Floor, b"floor", &position, 0)), "01037a5fb04303fc70110100"),
             (
-                hex(&seal(Kind::Committed, b"committed", &CommittedV1 { position: Some(position) }, 0)),
+                hex(&seal(RecordKind::Committed, b"committed", &CommittedV1 { position: Some(position) }, 0)),
                 "01044600960b0103fc70110100",
             ),
             (
-                hex(&seal(Kind::LogPart, b"k", &LogPartV1 { term: 3, parts: 1, payload: Raw(b"entry") }, 5)),
+                hex(&seal(RecordKind::LogPart, b"k", &LogPartV1 { term: 3, parts: 1, payload: Raw(b"entry") }, 5)),
                 "0105984d2007030105656e747279",
             ),
             (
                 hex(&seal(
-                    Kind::Manifest,
+                    RecordKind::Manifest,
                     b"snapshot",
                     &ManifestV1 { id: 4, meta: Raw(b"m"), chunks: 2, bytes: 20_000, crc: 0xdead_beef },
                     1,
                 )),
                 "01060442c54704016d02fb204efcefbeadde",
             ),
-            (hex(&seal(Kind::Chunk, b"c", &ChunkV1 { payload: Raw(b"chunk") }, 5)), "01070c480042056368756e6b"),
+            (hex(&seal(RecordKind::Chunk, b"c", &ChunkV1 { payload: Raw(b"chunk") }, 5)), "01070c480042056368756e6b"),
         ];
         for (found, expected) in golden {
             assert_eq!(found, expected);
@@ -283,24 +283,30 @@ mod tests {
 
     #[test]
     fn record_reads_back_only_whole_under_its_key_and_kind() {
-        let record = seal(Kind::LogPart, b"key", &LogPartV1 { term: 1, parts: 1, payload: Raw(b"payload") }, 7);
-        let part: LogPartV1 = unseal(Kind::LogPart, b"key", &record).unwrap();
+        let record = seal(RecordKind::LogPart, b"key", &LogPartV1 { term: 1, parts: 1, payload: Raw(b"payload") }, 7);
+        let part: LogPartV1 = unseal(RecordKind::LogPart, b"key", &record).unwrap();
         assert_eq!(part.payload, Raw(b"payload"));
 
-        assert!(matches!(unseal::<LogPartV1>(Kind::LogPart, b"kez", &record), Err(RecordError::Checksum { .. })));
-        assert!(matches!(unseal::<ChunkV1>(Kind::Chunk, b"key", &record), Err(RecordError::Kind { found: 5, .. })));
+        assert!(matches!(unseal::<LogPartV1>(RecordKind::LogPart, b"kez", &record), Err(RecordError::Checksum { .. })));
+        assert!(matches!(
+            unseal::<ChunkV1>(RecordKind::Chunk, b"key", &record),
+            Err(RecordError::Kind { found: 5, .. })
+        ));
         for bytes in 0..record.len() {
-            assert!(unseal::<LogPartV1>(Kind::LogPart, b"key", &record[..bytes]).is_err(), "{bytes} bytes");
+            assert!(unseal::<LogPartV1>(RecordKind::LogPart, b"key", &record[..bytes]).is_err(), "{bytes} bytes");
         }
         for byte in 0..record.len() {
             for bit in 0..8 {
                 let mut flipped = record.clone();
                 flipped[byte] ^= 1 << bit;
-                assert!(unseal::<LogPartV1>(Kind::LogPart, b"key", &flipped).is_err(), "bit {bit} of byte {byte}");
+                assert!(
+                    unseal::<LogPartV1>(RecordKind::LogPart, b"key", &flipped).is_err(),
+                    "bit {bit} of byte {byte}"
+                );
             }
         }
         let mut newer = record;
         newer[0] = 2;
-        assert_eq!(unseal::<LogPartV1>(Kind::LogPart, b"key", &newer), Err(RecordError::Newer { version: 2 }));
+        assert_eq!(unseal::<LogPartV1>(RecordKind::LogPart, b"key", &newer), Err(RecordError::Newer { version: 2 }));
     }
 }

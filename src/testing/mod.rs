@@ -17,9 +17,9 @@ pub use switch::{Line, Switch};
 
 // For the tests of this repository: a cluster in one process and in memory, with simulated time, network and disks.
 #[doc(hidden)]
-pub use crate::node::exchange_promise;
+pub use crate::node::exchange_vote_lease;
 #[doc(hidden)]
-pub use crate::raft::{AppliedEntry, Observer};
+pub use crate::raft::{AppliedEntry, ApplyObserver};
 #[doc(hidden)]
 pub use crate::rng::{Seeded, seed};
 #[doc(hidden)]

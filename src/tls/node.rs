@@ -40,10 +40,10 @@ const HANDSHAKE: u8 = 0x16;
 /// A running node looks for changed files every 5 s. New connections use the new certificates, and open ones continue. If
 /// the new files are invalid, the node logs the reason and keeps the old certificates.
 #[derive(Clone, Debug)]
-pub struct NodeTls(Arc<Inner>);
+pub struct NodeTls(Arc<CertificateState>);
 
 #[derive(Debug)]
-struct Inner {
+struct CertificateState {
     settings: TlsSettings,
     cluster: String,
     node: NodeId,
@@ -64,7 +64,7 @@ struct Watched {
 
 /// The bytes of the three files.
 #[derive(Debug, PartialEq, Eq)]
-struct Files {
+struct CertificateFiles {
     ca: Vec<u8>,
     cert: Vec<u8>,
     key: Vec<u8>,
@@ -73,7 +73,7 @@ struct Files {
 /// Checked certificates, and the configurations for rustls.
 #[derive(Debug)]
 struct Loaded {
-    files: Files,
+    files: CertificateFiles,
     contents: Contents,
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
@@ -118,7 +118,7 @@ impl NodeTls {
         let settings = settings.of_node(node);
         let loaded = Loaded::read(&settings, cluster, node)?;
         let current = RwLock::new(Arc::new(loaded));
-        let tls = NodeTls(Arc::new(Inner {
+        let tls = NodeTls(Arc::new(CertificateState {
             settings,
             cluster: cluster.to_owned(),
             node,
@@ -178,8 +178,8 @@ impl NodeTls {
 
     /// Reads the files again, and uses them if they have changed and are valid.
     pub(super) fn reload(&self) {
-        let Inner { settings, cluster, node, .. } = &*self.0;
-        let read = Files::read(settings).and_then(|files| match files == self.current().files {
+        let CertificateState { settings, cluster, node, .. } = &*self.0;
+        let read = CertificateFiles::read(settings).and_then(|files| match files == self.current().files {
             true => Ok(None),
             false => Loaded::new(files, settings, cluster, *node).map(Some),
         });
@@ -300,19 +300,23 @@ async fn accept(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stre
     Ok(Stream::Tls(Box::new(stream.into())))
 }
 
-impl Files {
-    fn read(settings: &TlsSettings) -> Result<Files, TlsError> {
+impl CertificateFiles {
+    fn read(settings: &TlsSettings) -> Result<CertificateFiles, TlsError> {
         let TlsSettings { ca, cert, key, .. } = settings;
-        Ok(Files { ca: certificate::read(ca)?, cert: certificate::read(cert)?, key: certificate::read(key)? })
+        Ok(CertificateFiles {
+            ca: certificate::read(ca)?,
+            cert: certificate::read(cert)?,
+            key: certificate::read(key)?,
+        })
     }
 }
 
 impl Loaded {
     fn read(settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<Loaded, TlsError> {
-        Loaded::new(Files::read(settings)?, settings, cluster, node)
+        Loaded::new(CertificateFiles::read(settings)?, settings, cluster, node)
     }
 
-    fn new(files: Files, settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<Loaded, TlsError> {
+    fn new(files: CertificateFiles, settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<Loaded, TlsError> {
         let invalid = |path: &PathBuf, reason: String| TlsError::Invalid { path: path.clone(), reason };
         let roots = Arc::new(certificate::roots(&settings.ca, &files.ca)?);
         let chain = certificate::certificates(&settings.cert, &files.cert)?;

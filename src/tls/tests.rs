@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::peer::Lane;
-use crate::peer::handshake::{self, Incarnations, PeerIdentity, Refusal};
+use crate::peer::handshake::{self, Incarnations, PeerIdentity, PeerRefusal};
 use crate::types::NodeId;
 
 /// A CA with its folder of certificates.
@@ -192,10 +192,11 @@ async fn node_cannot_use_the_id_of_another() {
     let (_, answered) = connect(&ca.node("a", 3), 2, &ca.node("a", 2)).await;
     let certificate = answered.expect("a connection").expect("a certificate");
     let identity = |node: NodeId| {
-        let promise = Duration::from_millis(300);
-        PeerIdentity { cluster: "a".to_owned(), node, incarnation: node, promise }
+        let vote_lease = Duration::from_millis(300);
+        PeerIdentity { cluster: "a".to_owned(), node, incarnation: node, vote_lease }
     };
-    for (claimed, refusal) in [(3, None), (1, Some(Refusal::OtherCertificate { node: 1, cluster: "a".to_owned() }))] {
+    for (claimed, refusal) in [(3, None), (1, Some(PeerRefusal::OtherCertificate { node: 1, cluster: "a".to_owned() }))]
+    {
         let (mut near, mut far) = tokio::io::duplex(1024);
         let (caller, answering) = (identity(claimed), identity(2));
         let (called, answered) = tokio::join!(

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use super::{Kind, TraceParent};
+use super::{SpanRole, TraceParent};
 
 #[derive(Clone)]
 #[must_use]
@@ -14,7 +14,7 @@ impl Span {
         Span
     }
 
-    pub fn child<N>(_: impl FnOnce() -> N, _: Kind) -> Span {
+    pub fn child<N>(_: impl FnOnce() -> N, _: SpanRole) -> Span {
         Span
     }
 

@@ -13,7 +13,7 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, global};
 
-use super::{Kind, TRACEPARENT, TRACESTATE, TraceParent};
+use super::{SpanRole, TRACEPARENT, TRACESTATE, TraceParent};
 
 /// The name of the tracer.
 const TRACER: &str = "tenure";
@@ -39,11 +39,11 @@ pub(crate) struct Span(Option<Context>);
 impl Span {
     /// The span of a client's operation.
     pub fn operation<N: Into<Cow<'static, str>>>(name: impl FnOnce() -> N) -> Span {
-        Span::start_below(span_in_progress().or_else(new_trace), name, Kind::Internal)
+        Span::start_below(span_in_progress().or_else(new_trace), name, SpanRole::Internal)
     }
 
     /// A child of the span in progress, if that span is recorded.
-    pub fn child<N: Into<Cow<'static, str>>>(name: impl FnOnce() -> N, kind: Kind) -> Span {
+    pub fn child<N: Into<Cow<'static, str>>>(name: impl FnOnce() -> N, kind: SpanRole) -> Span {
         let recorded = |context: &Context| context.span().span_context().is_sampled().then(|| context.clone());
         Span::start_below(Context::map_current(recorded), name, kind)
     }
@@ -144,11 +144,11 @@ fn new_trace() -> Option<Context> {
     STARTS_TRACES.load(Ordering::Relaxed).then(Context::new)
 }
 
-impl From<Kind> for SpanKind {
-    fn from(kind: Kind) -> SpanKind {
+impl From<SpanRole> for SpanKind {
+    fn from(kind: SpanRole) -> SpanKind {
         match kind {
-            Kind::Internal => SpanKind::Internal,
-            Kind::Client => SpanKind::Client,
+            SpanRole::Internal => SpanKind::Internal,
+            SpanRole::Client => SpanKind::Client,
         }
     }
 }
@@ -256,7 +256,7 @@ mod tests {
     fn library_starts_no_trace() {
         let spans = [
             Span::operation(|| -> String { unreachable!("there is no parent") }),
-            Span::child(|| "a", Kind::Internal),
+            Span::child(|| "a", SpanRole::Internal),
             Span::of_request(|| -> String { unreachable!("the header is malformed") }, true, |_| Some(b"00-0-0-01")),
         ];
         assert!(spans.iter().all(|span| span.0.is_none()));

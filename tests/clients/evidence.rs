@@ -13,7 +13,7 @@ use serde_json::Value;
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
-use crate::judge::history::{Belief, Ended, Operation, What};
+use crate::judge::history::{Belief, Ended, Operation, RequestKind};
 use crate::judge::{
     Bounds, Broken, LeaseHistory, Observed as Sees, Transition, current_token_only, grants_survive, holder_stops_first,
     no_early_expiry, one_holder, tokens_rise, unknown_is_said,
@@ -89,7 +89,7 @@ impl Evidence {
             views.iter().any(|view| view.holder == seen.holder) && !self.touched.contains(&seen.token)
         };
         let own: Vec<Transition> = seen.iter().filter(is_own).cloned().collect();
-        let ends = sent.iter().filter(|sent| !matches!(sent.what, What::Acquire { .. }));
+        let ends = sent.iter().filter(|sent| !matches!(sent.what, RequestKind::Acquire { .. }));
         let all: Vec<Operation> = told.iter().chain(ends).cloned().collect();
         judge("unknown_is_said", unknown_is_said::check(&history(&all, &own)));
 
@@ -189,8 +189,8 @@ impl View {
             };
             let what = match asked.command["op"].as_str() {
                 Some("acquire" | "work" | "campaign") => acquire(&asked.command),
-                Some("release") => What::Release { token: held.unwrap_or_else(no_token) },
-                Some("hand_over") => What::HandOver { token: held.unwrap_or_else(no_token) },
+                Some("release") => RequestKind::Release { token: held.unwrap_or_else(no_token) },
+                Some("hand_over") => RequestKind::HandOver { token: held.unwrap_or_else(no_token) },
                 _ => continue,
             };
             told.push(self.operation(name, what, (asked.invoked, asked.returned), done));
@@ -208,16 +208,18 @@ impl View {
                     let renewed = granted_ttl(exchange, name, token);
                     let ended = renewed.map(|ttl| Ended::Held(token, ttl.map(|ttl| ttl.as_millis() as u64)));
                     if let Some(ended) = ended {
-                        sent.push(self.operation(name, What::Renew { token }, begun, ended));
+                        sent.push(self.operation(name, RequestKind::Renew { token }, begun, ended));
                     }
                 }
             }
             let of_lease = exchange.path.strip_prefix(&format!("/v1/leases/{name}/"));
             let (what, done) = match (of_lease, exchange.tokens().first()) {
                 (Some("release"), Some(token)) => {
-                    (What::Release { token: *token }, Ended::Changed(answer["released"] == true))
+                    (RequestKind::Release { token: *token }, Ended::Changed(answer["released"] == true))
                 }
-                (Some("handover"), Some(token)) => (What::HandOver { token: *token }, Ended::Held(*token, Some(1))),
+                (Some("handover"), Some(token)) => {
+                    (RequestKind::HandOver { token: *token }, Ended::Held(*token, Some(1)))
+                }
                 (Some("acquire"), _) if exchange.is_done() => {
                     let granted = token(answer);
                     let left = answer["expires_in_ms"].as_u64().min(answer["ttl_ms"].as_u64());
@@ -256,7 +258,7 @@ impl View {
     fn operation(
         &self,
         name: &str,
-        what: What,
+        what: RequestKind,
         (invoked, returned): (Duration, Option<Duration>),
         ended: Ended,
     ) -> Operation {
@@ -282,9 +284,9 @@ fn is_acquire(asked: &Asked) -> bool {
     matches!(asked.command["op"].as_str(), Some("acquire" | "work"))
 }
 
-fn acquire(fields: &Value) -> What {
+fn acquire(fields: &Value) -> RequestKind {
     let number = |field: &str| fields[field].as_u64();
-    What::Acquire {
+    RequestKind::Acquire {
         ttl_ms: number("ttl_ms").or((fields["ttl_ms"] != "infinite").then_some(30_000)),
         limit: number("limit").unwrap_or(1) as u32,
         wait: number("wait_ms").is_some_and(|wait| wait > 0) || fields["op"] == "campaign",

@@ -31,7 +31,7 @@ fn read(query: Query, consistency: Consistency) -> Request {
     Request::Read { query, consistency }
 }
 
-async fn release(node: &TestNode, lease: &tenure::lease::Lease) {
+async fn release(node: &TestNode, lease: &tenure::lease::HolderLease) {
     let release = Command::Release { name: name(), holder: lease.holder.clone(), token: lease.token };
     let released = ask(node, Request::Change(release)).await.expect("answered");
     assert_eq!(released.answer, Answer::Outcome(Outcome::Released(true)));

@@ -48,7 +48,7 @@ async fn ask(node: &TestNode, request: Request) -> Result<Response, RequestError
     node.request(request, Forward::Once).await
 }
 
-async fn held(node: &TestNode, request: Request) -> tenure::lease::Lease {
+async fn held(node: &TestNode, request: Request) -> tenure::lease::HolderLease {
     match ask(node, request).await.expect("answered").answer {
         Answer::Outcome(Outcome::Held { lease, .. }) => lease,
         other => panic!("not held: {other:?}"),

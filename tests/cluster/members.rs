@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::CallError;
 use tenure::api::Code;
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::node::{Consistency, Forward, NodeFailure, Query, Refusal, Request, RequestError, StartError};
+use tenure::node::{Consistency, Forward, NodeFailure, PeerRefusal, Query, Request, RequestError, StartError};
 use tenure::testing::{Cluster, Setup, TestNode};
 use tenure::types::{MemberChange, NodeId};
 use tokio::time::{Instant, timeout};
@@ -34,19 +34,19 @@ async fn join(cluster: &mut Cluster, id: NodeId) {
 }
 
 async fn voters_become(node: &TestNode, wanted: &BTreeSet<NodeId>) {
-    let settled = async {
+    let stable = async {
         while node.voters() != *wanted || node.members() != *wanted || node.changes_voters() {
             tokio::time::sleep(POLL).await;
         }
     };
-    let in_time = timeout(SOON, settled).await;
+    let in_time = timeout(SOON, stable).await;
     assert!(in_time.is_ok(), "voters {:?} of members {:?}, wanted {wanted:?}", node.voters(), node.members());
 }
 
 /// Waits until the node reports its removal.
 async fn learns_its_removal(node: &TestNode) {
     let failure = timeout(SOON, node.wait_failed()).await.expect("a removed node fails");
-    assert_eq!(failure, NodeFailure::Refused(Refusal::Removed { node: node.id() }));
+    assert_eq!(failure, NodeFailure::Refused(PeerRefusal::Removed { node: node.id() }));
     let why = node.health().failed.expect("the failure is permanent");
     assert!(why.contains(&format!("node {} was removed from the cluster", node.id())), "{why}");
 }
@@ -182,7 +182,7 @@ async fn id_that_never_answered_is_used_up_by_its_removal() {
     assert!(why.contains("was used by a removed node"), "{why}");
     let started = cluster.launch(4).await;
     assert!(
-        matches!(started, Err(StartError::Refused(Refusal::Removed { node: 4 }))),
+        matches!(started, Err(StartError::Refused(PeerRefusal::Removed { node: 4 }))),
         "an empty node asks at its start"
     );
     cluster.shutdown().await;
@@ -331,7 +331,7 @@ async fn crash_during_a_removal(micros: u64) -> (bool, bool) {
         return (false, false);
     }
     let mut removed_led = false;
-    let settled = async {
+    let stable = async {
         let uniform = |id: &NodeId| {
             let node = cluster.node(*id);
             !node.changes_voters() && node.voters() == cluster.node(rest[0]).voters()
@@ -345,7 +345,7 @@ async fn crash_during_a_removal(micros: u64) -> (bool, bool) {
             tokio::time::sleep(POLL).await;
         }
     };
-    let in_time = timeout(SOON, settled).await;
+    let in_time = timeout(SOON, stable).await;
     let voters: Vec<_> =
         rest.iter().map(|id| (cluster.node(*id).voters(), cluster.node(*id).changes_voters())).collect();
     assert!(in_time.is_ok(), "after {micros} us the change is not completed: {voters:?}");

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::config::LeaseSettings;
-use tenure::lease::{Acquire, Command, Lease, Limits, Machine, Outcome, Refusal, SnapshotHeader, StoredRecord};
+use tenure::lease::{Acquire, Command, HolderLease, Limits, Machine, Outcome, Refusal, SnapshotHeader, StoredRecord};
 use tenure::node::{Answer, Forward, Request};
-use tenure::testing::{AppliedEntry, Cluster, Observer, Setup, TestNode};
+use tenure::testing::{AppliedEntry, ApplyObserver, Cluster, Setup, TestNode};
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 /// Wait of each waiter in this test.
@@ -49,7 +49,7 @@ impl Comparison {
     }
 }
 
-impl Observer for Comparison {
+impl ApplyObserver for Comparison {
     fn applied(&self, entry: &AppliedEntry<'_>) {
         self.compare(entry.position.index, entry.machine);
     }
@@ -66,7 +66,7 @@ async fn start(replicas: &Arc<Mutex<Replicas>>) -> Cluster {
         settings
     };
     let replicas = replicas.clone();
-    let observer = move |node| -> Arc<dyn Observer> { Arc::new(Comparison { node, replicas: replicas.clone() }) };
+    let observer = move |node| -> Arc<dyn ApplyObserver> { Arc::new(Comparison { node, replicas: replicas.clone() }) };
     let setup = Setup {
         lease_of: (1..=3).map(|id| (id, lease(id))).collect(),
         observer: Some(Arc::new(observer)),
@@ -91,14 +91,14 @@ fn claim(by: &str, wait_ms: Option<u64>) -> Request {
     })
 }
 
-async fn hold(node: &TestNode, by: &str) -> Lease {
+async fn hold(node: &TestNode, by: &str) -> HolderLease {
     match ask(node, claim(by, None)).await {
         Answer::Outcome(Outcome::Held { lease, .. }) => lease,
         other => panic!("not held: {other:?}"),
     }
 }
 
-async fn release(node: &TestNode, lease: Lease) {
+async fn release(node: &TestNode, lease: HolderLease) {
     let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
     assert_eq!(ask(node, Request::Change(release)).await, Answer::Outcome(Outcome::Released(true)));
 }

@@ -125,7 +125,7 @@ async fn restarted_follower(schedule: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_current_when_a_follower_restarts_inside_its_promise() {
+async fn reads_are_current_after_a_restart_inside_a_vote_lease() {
     for schedule in 0..SCHEDULES {
         assert!(!restarted_follower(schedule).await, "a stale read in schedule {schedule}");
     }
@@ -134,10 +134,10 @@ async fn reads_are_current_when_a_follower_restarts_inside_its_promise() {
 /// A node restarts with a shorter leadership lease than it granted before, and with the fastest clock within the drift.
 /// The granted lease is in force for its whole length in true time. A crash during the quarantine does not shorten it.
 #[tokio::test(start_paused = true)]
-async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
+async fn quarantine_outlasts_each_vote_lease_on_a_fast_clock() {
     let (long, short) = (RaftTimings::wan(), RaftTimings::lan());
     let time = NodeTime::new(tokio::time::Instant::now(), 1.0 + long.drift_permille as f64 / 1000.0);
-    let setup = Setup { timings: long, paces: [(1, time)].into(), ..Setup::default() };
+    let setup = Setup { timings: long, node_times: [(1, time)].into(), ..Setup::default() };
     let mut cluster = Cluster::start_with(1, setup).await;
     cluster.leader().await;
     cluster.crash(1).await;
@@ -149,9 +149,9 @@ async fn quarantine_outlasts_each_promise_on_a_fast_clock() {
     }
     let began = tokio::time::Instant::now();
     cluster.restart(1).await;
-    let (promise, quarantine) = (long.leadership_lease(), began.elapsed());
-    assert!(quarantine >= promise, "quarantine of {quarantine:?}: expected at least the lease of {promise:?}");
-    assert!(quarantine < promise * 11 / 10, "quarantine of {quarantine:?} for a lease of only {promise:?}");
+    let (vote_lease, quarantine) = (long.leadership_lease(), began.elapsed());
+    assert!(quarantine >= vote_lease, "quarantine of {quarantine:?}: expected at least the lease of {vote_lease:?}");
+    assert!(quarantine < vote_lease * 11 / 10, "quarantine of {quarantine:?} for a lease of only {vote_lease:?}");
     cluster.shutdown().await;
 }
 
@@ -189,24 +189,24 @@ async fn reads_are_current_when_leader_crashes_during_transfer() {
 /// leader and write. Then the machine resumes in isolation. Returns whether a read at the old leader was stale.
 async fn suspended_leader(schedule: u64) -> bool {
     let began = tokio::time::Instant::now();
-    let paces: BTreeMap<NodeId, NodeTime> = (1..=3).map(|id| (id, NodeTime::new(began, 1.0))).collect();
-    let machines = paces.clone();
+    let node_times: BTreeMap<NodeId, NodeTime> = (1..=3).map(|id| (id, NodeTime::new(began, 1.0))).collect();
+    let machines = node_times.clone();
     let setup = Setup {
         timings: RaftTimings::lan(),
         clock: Arc::new(move |id| Arc::new(SuspendedClock::new(machines[&id].clone()))),
-        paces: paces.clone(),
+        node_times: node_times.clone(),
         ..Setup::default()
     };
     let (cluster, leader, second, third) = start_with(setup).await;
     tokio::time::sleep(Duration::from_millis(schedule)).await;
     cluster.board.isolate(leader, cluster.ids());
     cluster.board.pause(leader);
-    paces[&leader].suspend();
+    node_times[&leader].suspend();
     let next = cluster.leader_except(&[leader]).await;
     let revoke = Request::Change(Command::Revoke { name: name(), reason: "test".into() });
     cluster.node(next).request(revoke, Forward::Never).await.expect("answered");
     hold(cluster.node(next), "new").await;
-    paces[&leader].resume();
+    node_times[&leader].resume();
     cluster.board.resume(leader);
     // The first read must not reset the detected suspend: the second read is as stale as the first.
     let holders = [read_at(cluster.node(leader)).await, read_at(cluster.node(leader)).await];

@@ -105,7 +105,7 @@ async fn restored_tokens_are_above_all_earlier_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn restored_cluster_grants_nothing_while_lost_holders_may_be_active() {
+async fn restored_cluster_waits_for_the_lost_holders_to_expire() {
     let clusters = Clusters::new();
     let file = clusters.file("backup");
     let lost = clusters.start("lost").await;

@@ -185,10 +185,10 @@ fn failed_or_dropped_start_leaves_nothing() {
             assert!(matches!(refused, Err(StartError::Storage(_))), "{:?}", refused.err());
             fs::write(plan.data().join("1/PROMISE"), "soon").expect("written");
             let refused = plan.builder(1).start().await;
-            assert!(matches!(refused, Err(StartError::Promise(_))), "{:?}", refused.err());
+            assert!(matches!(refused, Err(StartError::VoteLease(_))), "{:?}", refused.err());
             // A failed start returns after its cleanup, so the next start needs no wait.
             let again = plan.builder(1).start().await;
-            assert!(matches!(again, Err(StartError::Promise(_))), "{:?}", again.err());
+            assert!(matches!(again, Err(StartError::VoteLease(_))), "{:?}", again.err());
         });
         let returned = before.return_within(handle, BOUND);
         returned.unwrap_or_else(|now| panic!("failed start: {before:?} became {now:?}"));

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tenure::api::{Code, Members};
 use tenure::client::{CallError, Endpoints, LeaseManager, Remote};
 use tenure::http::{self, NodeRef, Settings};
-use tenure::node::{Node, NodeBuilder, NodeFailure, Refusal};
+use tenure::node::{Node, NodeBuilder, NodeFailure, PeerRefusal};
 use tenure::tls::{ClientTls, NodeTls, TlsSettings};
 use tenure::types::{MemberChange, MemberState, Role};
 use tenure::{LeaseOptions, Wait};
@@ -132,7 +132,7 @@ async fn embedded_members_with_tls_are_added_and_replaced() {
 
     let removed = nodes.iter().find(|node| node.id() == leader).expect("it runs");
     let why = tokio::time::timeout(SOON, removed.wait_failed()).await.expect("the removed node fails");
-    assert_eq!(why, NodeFailure::Refused(Refusal::Removed { node: leader }));
+    assert_eq!(why, NodeFailure::Refused(PeerRefusal::Removed { node: leader }));
     let (status, problem) = ready_of(&certificates.ca(), plan.http(leader)).await;
     assert_eq!((status, &problem["code"]), (503, &json!("failed")), "{problem}");
     let detail = problem["detail"].as_str().expect("a text");
@@ -140,7 +140,7 @@ async fn embedded_members_with_tls_are_added_and_replaced() {
     removed.shutdown().await;
 
     // All members have seen the certificates of each other, so their connections use TLS.
-    let settled = async {
+    let stable = async {
         loop {
             let members = nodes[at].status().await.members;
             let is_settled = |member: &tenure::node::MemberStatus| {
@@ -152,7 +152,7 @@ async fn embedded_members_with_tls_are_added_and_replaced() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(SOON, settled).await.expect("all members are healthy");
+    tokio::time::timeout(SOON, stable).await.expect("all members are healthy");
     // The client needs the new node now.
     let stays = nodes.iter().find(|node| node.id() == rest[0]).expect("it runs");
     assert_eq!(stays.transfer_leadership(Some(4)).await.expect("transferred").leader, 4);

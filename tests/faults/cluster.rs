@@ -389,7 +389,7 @@ impl Cluster {
     }
 
     /// Waits until all nodes are ready and have applied `index`. The error lists the nodes that are not.
-    pub async fn settled(&self, index: u64, within: Duration) -> Result<(), String> {
+    pub async fn converged(&self, index: u64, within: Duration) -> Result<(), String> {
         let began = Instant::now();
         loop {
             let states = self.nodes.keys().map(|host| self.state(*host));

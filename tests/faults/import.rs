@@ -10,7 +10,7 @@ use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
 use super::bounds::BOUNDS;
-use super::judge::history::{Ended, Operation, What};
+use super::judge::history::{Ended, Operation, RequestKind};
 use super::judge::{self, Broken, LeaseHistory, Progress, SearchResult, Transition, reads_are_current};
 
 /// The operations and the transitions of one lease.
@@ -126,9 +126,9 @@ fn add(leases: &mut Leases, open: &mut BTreeMap<(String, u64), usize>, line: &Va
     Ok(())
 }
 
-fn what(function: &str, value: &Value) -> Result<What> {
+fn what(function: &str, value: &Value) -> Result<RequestKind> {
     Ok(match function {
-        "acquire" => What::Acquire {
+        "acquire" => RequestKind::Acquire {
             ttl_ms: match value.get("ttl_ms").context("ttl_ms")? {
                 Value::Null => None,
                 ttl_ms => Some(ttl_ms.as_u64().context("ttl_ms")?),
@@ -138,11 +138,11 @@ fn what(function: &str, value: &Value) -> Result<What> {
             // Files of older runs lack this field; those runs had no lock delay.
             lock_delay_ms: value["lock_delay_ms"].as_u64().unwrap_or(0),
         },
-        "renew" => What::Renew { token: token(value)? },
-        "release" => What::Release { token: token(value)? },
-        "hand_over" => What::HandOver { token: token(value)? },
-        "revoke" => What::Revoke,
-        "read" => What::Read,
+        "renew" => RequestKind::Renew { token: token(value)? },
+        "release" => RequestKind::Release { token: token(value)? },
+        "hand_over" => RequestKind::HandOver { token: token(value)? },
+        "revoke" => RequestKind::Revoke,
+        "read" => RequestKind::Read,
         other => bail!("unknown function {other:?}: expected acquire, renew, release, hand_over, revoke or read"),
     })
 }
@@ -197,14 +197,14 @@ mod tests {
         String::from_utf8(lines).expect("JSON")
     }
 
-    fn claim(ttl_ms: Option<u64>, limit: u32, lock_delay_ms: u64) -> What {
-        What::Acquire { ttl_ms, limit, wait: true, lock_delay_ms }
+    fn claim(ttl_ms: Option<u64>, limit: u32, lock_delay_ms: u64) -> RequestKind {
+        RequestKind::Acquire { ttl_ms, limit, wait: true, lock_delay_ms }
     }
 
     /// Reads every 100 ms for ten seconds. Each one shows another commit.
     fn reads() -> impl Iterator<Item = Operation> {
         let name = LeaseName::new("other").expect("valid");
-        let read = |n: u64| did("reader", What::Read, (100 * n, 100 * n), Ended::Saw(Vec::new(), 1_000 + n));
+        let read = |n: u64| did("reader", RequestKind::Read, (100 * n, 100 * n), Ended::Saw(Vec::new(), 1_000 + n));
         (0..100).map(move |n| Operation { name: name.clone(), index: Some(1_000 + n), ..read(n) })
     }
 
@@ -246,14 +246,14 @@ mod tests {
         let token = crate::judge::samples::token(5);
         let operations = [
             acquired("a", (0, 10), 5),
-            did("a", What::Renew { token }, (20, 30), Ended::Held(token, None)),
+            did("a", RequestKind::Renew { token }, (20, 30), Ended::Held(token, None)),
             saw((25, 40), &[("a", 5)], 6),
             did("b", acquire(), (30, 35), Ended::Refused("held".to_owned())),
             Operation { index: Some(7), ..did("d", claim(None, 3, 250), (31, 36), Ended::Unknown) },
-            did("a", What::HandOver { token }, (41, 45), Ended::Refused("no_such_waiter".to_owned())),
-            did("a", What::Release { token }, (50, 2_000), Ended::Unknown),
-            did("operator", What::Revoke, (60, 61), Ended::Changed(false)),
-            Operation { returned: None, ..did("c", What::Read, (70, 0), Ended::Unknown) },
+            did("a", RequestKind::HandOver { token }, (41, 45), Ended::Refused("no_such_waiter".to_owned())),
+            did("a", RequestKind::Release { token }, (50, 2_000), Ended::Unknown),
+            did("operator", RequestKind::Revoke, (60, 61), Ended::Changed(false)),
+            Operation { returned: None, ..did("c", RequestKind::Read, (70, 0), Ended::Unknown) },
         ];
         let log = [granted(5, "a", 5), expired(1_400, "a", 5, 8)];
         let text = write(&operations, &log) + r#"{"type":"note","value":{"fault":"kill"}}"#;

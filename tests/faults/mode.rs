@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use tenure::types::{HolderId, LeaseName};
 
-use super::judge::history::What;
+use super::judge::history::RequestKind;
 
 /// The percentage of counted names, infinite names, and names with a lock delay. A name can have several of these
 /// modes.
@@ -40,7 +40,7 @@ impl Mode {
     }
 
     /// The body of an acquire request, and its record in the history. A finite lease has the given ttl.
-    pub fn claim(&self, by: &HolderId, ttl_ms: u64, wait: Option<Duration>) -> (Value, What) {
+    pub fn claim(&self, by: &HolderId, ttl_ms: u64, wait: Option<Duration>) -> (Value, RequestKind) {
         let ttl_ms = (!self.is_infinite).then_some(ttl_ms);
         let lock_delay_ms = self.lock_delay.as_millis() as u64;
         let mut body = json!({"holder": by.as_str()});
@@ -55,7 +55,7 @@ impl Mode {
         if lock_delay_ms > 0 {
             body["lock_delay_ms"] = lock_delay_ms.into();
         }
-        (body, What::Acquire { ttl_ms, limit: self.limit, wait: wait.is_some(), lock_delay_ms })
+        (body, RequestKind::Acquire { ttl_ms, limit: self.limit, wait: wait.is_some(), lock_delay_ms })
     }
 }
 
@@ -90,11 +90,11 @@ mod tests {
         let plain = Mode { limit: 1, is_infinite: false, lock_delay: Duration::ZERO };
         let (body, what) = plain.claim(&by, 900, None);
         assert_eq!(body, json!({"holder": "a", "ttl_ms": 900}));
-        assert_eq!(what, What::Acquire { ttl_ms: Some(900), limit: 1, wait: false, lock_delay_ms: 0 });
+        assert_eq!(what, RequestKind::Acquire { ttl_ms: Some(900), limit: 1, wait: false, lock_delay_ms: 0 });
         let all = Mode { limit: 3, is_infinite: true, lock_delay: Duration::from_millis(250) };
         let (body, what) = all.claim(&by, 900, Some(Duration::from_millis(40)));
         let expected = json!({"holder": "a", "ttl_ms": "infinite", "wait_ms": 40, "limit": 3, "lock_delay_ms": 250});
         assert_eq!(body, expected);
-        assert_eq!(what, What::Acquire { ttl_ms: None, limit: 3, wait: true, lock_delay_ms: 250 });
+        assert_eq!(what, RequestKind::Acquire { ttl_ms: None, limit: 3, wait: true, lock_delay_ms: 250 });
     }
 }

@@ -9,7 +9,7 @@ use tenure::clock::{Clock, SystemClock};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
-use super::judge::history::{Ended, History, Operation, What};
+use super::judge::history::{Ended, History, Operation, RequestKind};
 use super::judge::{ObservedQueue, Progress, reads_are_current};
 
 /// Shorter gaps are normal between the answers of many clients.
@@ -63,7 +63,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn begin(&mut self, episode: u64, by: &HolderId, name: &LeaseName, what: What) -> PendingOperation {
+    pub fn begin(&mut self, episode: u64, by: &HolderId, name: &LeaseName, what: RequestKind) -> PendingOperation {
         *self.in_flight.entry(episode).or_default() += 1;
         let record = self.records.entry(name.clone()).or_default();
         let place = record.history.begin(by, name, what, now());
@@ -139,15 +139,15 @@ impl Recorder {
     }
 }
 
-pub fn word(what: &What) -> &'static str {
+pub fn word(what: &RequestKind) -> &'static str {
     match what {
-        What::Acquire { wait: true, .. } => "acquire, waiting",
-        What::Acquire { .. } => "acquire",
-        What::Renew { .. } => "renew",
-        What::Release { .. } => "release",
-        What::HandOver { .. } => "hand over",
-        What::Revoke => "revoke",
-        What::Read => "read",
+        RequestKind::Acquire { wait: true, .. } => "acquire, waiting",
+        RequestKind::Acquire { .. } => "acquire",
+        RequestKind::Renew { .. } => "renew",
+        RequestKind::Release { .. } => "release",
+        RequestKind::HandOver { .. } => "hand over",
+        RequestKind::Revoke => "revoke",
+        RequestKind::Read => "read",
     }
 }
 
@@ -168,11 +168,11 @@ mod tests {
     fn answer_older_than_a_seen_index_is_an_error() {
         let (by, name) = (HolderId::new("a").expect("valid"), LeaseName::new("job").expect("valid"));
         let mut recorder = Recorder::default();
-        let early = recorder.begin(1, &by, &name, What::Read);
-        let first = recorder.begin(1, &by, &name, What::Read);
+        let early = recorder.begin(1, &by, &name, RequestKind::Read);
+        let first = recorder.begin(1, &by, &name, RequestKind::Read);
         recorder.end(first, Ended::Saw(Vec::new(), 9), Some(9)).expect("no client saw an index before");
         recorder.end(early, Ended::Saw(Vec::new(), 7), Some(7)).expect("it began before a client saw 9");
-        let late = recorder.begin(1, &by, &name, What::Read);
+        let late = recorder.begin(1, &by, &name, RequestKind::Read);
         assert_eq!(recorder.in_flight(1), 1);
         recorder.end(late, Ended::Saw(Vec::new(), 8), Some(8)).expect_err("a client saw 9 before it began");
         assert_eq!(recorder.operations(), 3);

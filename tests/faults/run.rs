@@ -133,7 +133,7 @@ impl Run {
         };
         let began = Instant::now();
         let index = run.write_marker(began + CONVERGES_WITHIN).await?;
-        if let Err(how) = run.targets.cluster.settled(index, CONVERGES_WITHIN).await {
+        if let Err(how) = run.targets.cluster.converged(index, CONVERGES_WITHIN).await {
             bail!("the cluster did not become ready: {how}");
         }
         if arguments.access() {
@@ -244,8 +244,8 @@ impl Run {
             self.check_exits()?;
             self.launch_all()?;
             let index = self.write_marker(until).await?;
-            let settled = self.targets.cluster.settled(index, Duration::from_secs(1)).await;
-            match settled {
+            let converged = self.targets.cluster.converged(index, Duration::from_secs(1)).await;
+            match converged {
                 Ok(()) => break,
                 Err(how) if Instant::now() > until => {
                     self.world.break_promise(Broken::of_cluster("converges", how));
@@ -462,7 +462,7 @@ impl Run {
     /// Checks `replicas_agree`: after all nodes have applied an index, they show the same state of the episode's unused
     /// leases.
     async fn check_replicas(&mut self, episode: u64, index: u64) -> Result<()> {
-        if let Err(how) = self.targets.cluster.settled(index, CONVERGES_WITHIN).await {
+        if let Err(how) = self.targets.cluster.converged(index, CONVERGES_WITHIN).await {
             self.world.break_promise(Broken::of_cluster("converges", how));
             return Ok(());
         }

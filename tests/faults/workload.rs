@@ -13,7 +13,7 @@ use tenure::types::{HolderId, LeaseName};
 use tokio::task::JoinSet;
 
 use super::client::{Client, Reply};
-use super::judge::history::{Ended, What};
+use super::judge::history::{Ended, RequestKind};
 use super::judge::{Broken, ObservedQueue};
 use super::mode::Mode;
 use super::names::SLOTS;
@@ -161,7 +161,7 @@ impl Worker {
     }
 
     async fn renew(&mut self, episode: u64, slot: usize, held: &HeldLease) {
-        let what = What::Renew { token: held.token };
+        let what = RequestKind::Renew { token: held.token };
         let mut body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
         // A shorter ttl leaves the expiry unchanged. A finite ttl leaves an infinite lease infinite.
         if self.rng.random_bool(0.5) {
@@ -180,13 +180,13 @@ impl Worker {
 
     /// Releases a grant.
     pub async fn release_grant(&mut self, episode: u64, by: &HolderId, name: &LeaseName, token: FencingToken) -> Ended {
-        let what = What::Release { token };
+        let what = RequestKind::Release { token };
         let body = json!({"holder": by.as_str(), "token": token.to_string()});
         self.change(episode, by, name, what, "release", body, Duration::ZERO).await
     }
 
     async fn hand_over(&mut self, episode: u64, slot: usize, held: &HeldLease) {
-        let what = What::HandOver { token: held.token };
+        let what = RequestKind::HandOver { token: held.token };
         let body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
         let ended = self.change(episode, &held.by, &held.name, what, "handover", body, Duration::ZERO).await;
         if !matches!(ended, Ended::Refused(code) if code == "no_such_waiter") {
@@ -196,7 +196,7 @@ impl Worker {
 
     pub async fn revoke(&mut self, episode: u64, name: &LeaseName) {
         let by = self.new_holder();
-        let pending = self.world.recorder.lock().begin(episode, &by, name, What::Revoke);
+        let pending = self.world.recorder.lock().begin(episode, &by, name, RequestKind::Revoke);
         let (host, path) = (self.host(), format!("/v1/leases/{name}?reason=faults"));
         let answer = self.http.send(host, Method::DELETE, &path, None, Duration::ZERO).await;
         self.end(pending, name, answer, |value, _| Some(Ended::Changed(value["revoked"].as_u64()? > 0)));
@@ -204,7 +204,7 @@ impl Worker {
 
     async fn read(&mut self, episode: u64, name: &LeaseName) {
         let by = HolderId::new(format!("r{}", self.number)).expect("short");
-        let pending = self.world.recorder.lock().begin(episode, &by, name, What::Read);
+        let pending = self.world.recorder.lock().begin(episode, &by, name, RequestKind::Read);
         let consistency = if self.rng.random_bool(0.6) { "leader" } else { "linearizable" };
         let (host, path) = (self.host(), format!("/v1/leases/{name}?consistency={consistency}"));
         let answer = match self.http.send(host, Method::GET, &path, None, Duration::ZERO).await {
@@ -235,7 +235,7 @@ impl Worker {
         episode: u64,
         by: &HolderId,
         name: &LeaseName,
-        what: What,
+        what: RequestKind,
         verb: &str,
         body: Value,
         wait: Duration,

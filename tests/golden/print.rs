@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use tenure::lease::{
-    Change, Effects, Explanation, Lease, LeaseState, LeaseView, ListFilter, Lost, Machine, Outcome, Refusal, Standing,
-    Transition, Waiter,
+    Change, Effects, Explanation, HolderLease, LeaseState, LeaseView, ListFilter, Lost, Machine, Outcome, Refusal,
+    Standing, Transition, Waiter,
 };
 use tenure::token::FencingToken;
 use tenure::types::ClusterMs;
@@ -75,7 +75,7 @@ fn lost(lost: &Lost) -> String {
     format!("lost: {:?}, {now}", lost.cause)
 }
 
-fn lease(lease: &Lease) -> String {
+fn lease(lease: &HolderLease) -> String {
     let mut text = format!("{} by {}, token {}", lease.name, lease.holder, token(lease.token));
     match (lease.state, lease.deadline) {
         (LeaseState::Active, Some(at)) => write!(text, ", until {at}"),

@@ -74,7 +74,7 @@ async fn guard_dropped_after_its_dropped_release_frees_the_lease() {
 
 /// The hand-over did not reach the cluster.
 #[tokio::test]
-async fn dropped_hand_over_leaves_the_lease_to_be_acquired_or_released() {
+async fn dropped_hand_over_leaves_an_acquirable_lease() {
     for acquires in [false, true] {
         let world = World::start();
         let lease = world.infinite();

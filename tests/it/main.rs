@@ -4,7 +4,6 @@ mod api;
 mod bodies;
 mod cluster;
 mod document;
-mod ending;
 mod hostile;
 mod http_answers;
 mod http_bounds;
@@ -18,6 +17,7 @@ mod plain_http;
 mod remote;
 #[path = "../support/served.rs"]
 mod served;
+mod shutdown;
 #[path = "../support/steady.rs"]
 mod steady;
 mod three_nodes;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::api::EventKind;
 
 use super::bounds::Bounds;
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::transition::Transition;
 
 /// The waiters of a lease at a log index, first waiter first.
@@ -42,7 +42,7 @@ impl<'a> LeaseHistory<'a> {
     /// The largest number of holders, by the claims.
     pub fn limit(&self) -> usize {
         let limit = |operation: &Operation| match operation.what {
-            What::Acquire { limit, .. } => Some(limit as usize),
+            RequestKind::Acquire { limit, .. } => Some(limit as usize),
             _ => None,
         };
         self.operations.iter().filter_map(limit).max().unwrap_or(1)
@@ -65,7 +65,7 @@ impl<'a> LeaseHistory<'a> {
     /// The claims of a holder, each with its ttl in milliseconds and its lock delay.
     pub fn claims(&self, holder: &'a str) -> impl Iterator<Item = (&'a Operation, Option<u64>, Duration)> + use<'a> {
         self.by(holder).filter_map(|operation| match operation.what {
-            What::Acquire { ttl_ms, lock_delay_ms, .. } => {
+            RequestKind::Acquire { ttl_ms, lock_delay_ms, .. } => {
                 Some((operation, ttl_ms, Duration::from_millis(lock_delay_ms)))
             }
             _ => None,

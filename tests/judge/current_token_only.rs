@@ -6,7 +6,7 @@ use tenure::types::{HolderId, LeaseName};
 
 use super::bounds::Observed;
 use super::claims::LeaseHistory;
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 
 /// Applied entries: the answer to a release or a handover.
 pub fn check_end(command: &Command, outcome: &Outcome, is_own: bool) -> Result<(), String> {
@@ -35,7 +35,9 @@ pub fn check_renewal(
 /// Client histories: a renewal answers with its own token, and the grant was held during the call.
 pub fn check(history: &LeaseHistory) -> Result<(), String> {
     for renewal in history.operations {
-        let (What::Renew { token }, Ended::Held(answered, _)) = (&renewal.what, &renewal.ended) else { continue };
+        let (RequestKind::Renew { token }, Ended::Held(answered, _)) = (&renewal.what, &renewal.ended) else {
+            continue;
+        };
         if token != answered || !may_be_held(history, renewal, *token) {
             return Err(format!("{renewal:?}"));
         }

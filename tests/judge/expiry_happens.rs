@@ -7,7 +7,7 @@ use tenure::api::EventKind;
 use tenure::types::{ClusterMs, LeaseName};
 
 use super::claims::LeaseHistory;
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::progress::Progress;
 use super::replay::ObservedName;
 use super::transition::Transition;
@@ -127,7 +127,7 @@ fn heard(
 /// Whether this is an acquire or a renewal of the holder.
 fn extends(operation: &Operation, granted: &Transition) -> bool {
     let own = operation.by.as_str() == granted.holder;
-    own && matches!(operation.what, What::Acquire { .. } | What::Renew { .. })
+    own && matches!(operation.what, RequestKind::Acquire { .. } | RequestKind::Renew { .. })
 }
 
 /// Whether an extension has an unknown outcome.

@@ -31,7 +31,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tenure::api::GrantCause;
 
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::transition::Transition;
 
 /// Writes the histories of one run. The writer numbers the operations of a run in the order of writing.
@@ -95,26 +95,26 @@ impl<W: Write> HistoryWriter<W> {
     }
 }
 
-fn function(what: &What) -> &'static str {
+fn function(what: &RequestKind) -> &'static str {
     match what {
-        What::Acquire { .. } => "acquire",
-        What::Renew { .. } => "renew",
-        What::Release { .. } => "release",
-        What::HandOver { .. } => "hand_over",
-        What::Revoke => "revoke",
-        What::Read => "read",
+        RequestKind::Acquire { .. } => "acquire",
+        RequestKind::Renew { .. } => "renew",
+        RequestKind::Release { .. } => "release",
+        RequestKind::HandOver { .. } => "hand_over",
+        RequestKind::Revoke => "revoke",
+        RequestKind::Read => "read",
     }
 }
 
-fn arguments(what: &What) -> Value {
+fn arguments(what: &RequestKind) -> Value {
     match what {
-        What::Acquire { ttl_ms, limit, wait, lock_delay_ms } => {
+        RequestKind::Acquire { ttl_ms, limit, wait, lock_delay_ms } => {
             json!({"ttl_ms": ttl_ms, "limit": limit, "wait": wait, "lock_delay_ms": lock_delay_ms})
         }
-        What::Renew { token } | What::Release { token } | What::HandOver { token } => {
+        RequestKind::Renew { token } | RequestKind::Release { token } | RequestKind::HandOver { token } => {
             json!({"token": token.to_string()})
         }
-        What::Revoke | What::Read => Value::Null,
+        RequestKind::Revoke | RequestKind::Read => Value::Null,
     }
 }
 

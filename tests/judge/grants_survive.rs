@@ -4,7 +4,7 @@ use tenure::api::EventKind;
 use tenure::token::FencingToken;
 
 use super::claims::LeaseHistory;
-use super::history::{Ended, What};
+use super::history::{Ended, RequestKind};
 
 pub fn check(history: &LeaseHistory) -> Result<(), String> {
     let is_there = |by: &str, token: FencingToken, event: EventKind| {
@@ -13,12 +13,12 @@ pub fn check(history: &LeaseHistory) -> Result<(), String> {
     for operation in history.operations {
         let by = operation.by.as_str();
         let survives = match (&operation.what, &operation.ended) {
-            (What::Acquire { .. } | What::Renew { .. }, Ended::Held(token, _)) => {
+            (RequestKind::Acquire { .. } | RequestKind::Renew { .. }, Ended::Held(token, _)) => {
                 is_there(by, *token, EventKind::Granted)
             }
-            (What::Release { token }, Ended::Changed(true)) => is_there(by, *token, EventKind::Released),
-            (What::HandOver { token }, Ended::Held(..)) => is_there(by, *token, EventKind::HandedOver),
-            (What::Revoke, Ended::Changed(true)) => {
+            (RequestKind::Release { token }, Ended::Changed(true)) => is_there(by, *token, EventKind::Released),
+            (RequestKind::HandOver { token }, Ended::Held(..)) => is_there(by, *token, EventKind::HandedOver),
+            (RequestKind::Revoke, Ended::Changed(true)) => {
                 // The observer sees the revoke after the request was sent.
                 let revokes = history.transitions.iter().filter(|seen| seen.event == EventKind::Revoked);
                 revokes.map(|seen| seen.at).any(|at| at >= operation.invoked)

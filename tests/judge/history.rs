@@ -10,7 +10,7 @@ use tenure::types::{HolderId, LeaseName};
 pub struct Operation {
     pub by: HolderId,
     pub name: LeaseName,
-    pub what: What,
+    pub what: RequestKind,
     pub invoked: Duration,
     /// When the answer arrived. For a request without an answer: when the client gave up.
     pub returned: Option<Duration>,
@@ -20,7 +20,7 @@ pub struct Operation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum RequestKind {
     Acquire {
         /// `None`: infinite.
         ttl_ms: Option<u64>,
@@ -73,7 +73,7 @@ pub struct Belief {
 
 impl History {
     /// Records a request. [`History::end`] records its outcome.
-    pub fn begin(&mut self, by: &HolderId, name: &LeaseName, what: What, now: Duration) -> usize {
+    pub fn begin(&mut self, by: &HolderId, name: &LeaseName, what: RequestKind, now: Duration) -> usize {
         let (by, name) = (by.clone(), name.clone());
         self.operations.push(Operation {
             by,

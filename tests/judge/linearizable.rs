@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::api::EventKind;
 
 use super::claims::LeaseHistory;
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::search::{Call, Doubt, Effect, is_linearizable, is_told};
 
 /// The result of the search.
@@ -47,9 +47,9 @@ fn calls(history: &LeaseHistory) -> Vec<Call> {
 fn is_in_log(history: &LeaseHistory, operation: &Operation) -> bool {
     history.transitions.iter().any(|seen| {
         let is_its = match (&operation.what, seen.event) {
-            (What::Revoke, EventKind::Revoked) => true,
-            (What::Release { token }, EventKind::Released) => *token == seen.token,
-            (What::HandOver { token }, EventKind::HandedOver) => *token == seen.token,
+            (RequestKind::Revoke, EventKind::Revoked) => true,
+            (RequestKind::Release { token }, EventKind::Released) => *token == seen.token,
+            (RequestKind::HandOver { token }, EventKind::HandedOver) => *token == seen.token,
             _ => false,
         };
         is_its && seen.at >= operation.invoked

@@ -7,7 +7,7 @@ use tenure::lease::{self, GrantCause};
 use tenure::types::ClusterMs;
 
 use super::claims::{LeaseHistory, is_told};
-use super::history::{Ended, What};
+use super::history::{Ended, RequestKind};
 use super::replay::ObservedName;
 use super::transition::Transition;
 
@@ -88,7 +88,7 @@ fn ttl_over(history: &LeaseHistory, expired: &Transition) -> Option<Duration> {
 
 /// When the first revoke that may have ended this grant was sent.
 fn revoke_sent(history: &LeaseHistory, revoked: &Transition) -> Option<Duration> {
-    let revokes = history.operations.iter().filter(|operation| operation.what == What::Revoke);
+    let revokes = history.operations.iter().filter(|operation| operation.what == RequestKind::Revoke);
     let may_be = revokes.filter(|operation| matches!(operation.ended, Ended::Unknown | Ended::Changed(true)));
     let after_grant = history.first_claim(&revoked.holder).unwrap_or_default();
     may_be.map(|operation| operation.invoked.max(after_grant)).filter(|sent| *sent <= revoked.at).min()

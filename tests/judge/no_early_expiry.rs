@@ -7,7 +7,7 @@ use tenure::lease::{self, Change};
 use tenure::types::ClusterMs;
 
 use super::claims::LeaseHistory;
-use super::history::{Ended, What};
+use super::history::{Ended, RequestKind};
 use super::replay::HeldGrant;
 
 /// Applied entries: the end of this grant at `now`.
@@ -19,7 +19,7 @@ pub fn check_end(ended: &lease::Transition, held: &HeldGrant, now: ClusterMs) ->
 }
 
 /// Applied entries: a replica has the deadline that the answers acknowledged.
-pub fn check_deadline(lease: &lease::Lease, held: &HeldGrant) -> Result<(), String> {
+pub fn check_deadline(lease: &lease::HolderLease, held: &HeldGrant) -> Result<(), String> {
     if lease.deadline != held.until {
         return Err(format!("{lease:?}, acknowledged until {:?}", held.until));
     }
@@ -49,7 +49,7 @@ pub fn check(history: &LeaseHistory) -> Result<(), String> {
 fn answers_match_claims(history: &LeaseHistory) -> Result<(), String> {
     for operation in history.operations {
         let Ended::Held(_, left) = operation.ended else { continue };
-        let (by, is_handover) = (operation.by.as_str(), matches!(operation.what, What::HandOver { .. }));
+        let (by, is_handover) = (operation.by.as_str(), matches!(operation.what, RequestKind::HandOver { .. }));
         // The answer to a handover contains the lease of the waiter.
         if !is_handover && history.first_claim(by).is_some() && left.is_none() != history.is_infinite(by) {
             return Err(format!("{operation:?} has another kind of ttl than the claims of its holder"));

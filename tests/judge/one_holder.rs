@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tenure::lease::Lease;
+use tenure::lease::HolderLease;
 use tenure::types::LeaseName;
 
 use super::claims::LeaseHistory;
@@ -20,7 +20,7 @@ pub fn check_holders(name: &LeaseName, observed: &ObservedName) -> Result<(), St
 }
 
 /// Applied entries: a replica has exactly the grants that have not ended. An ended grant never comes back.
-pub fn check_grants(held: &[Lease], observed: &ObservedName) -> Result<(), String> {
+pub fn check_grants(held: &[HolderLease], observed: &ObservedName) -> Result<(), String> {
     let allowed = observed.held.iter().map(|(token, held)| (*token, &held.holder));
     if held.iter().map(|lease| (lease.token, &lease.holder)).eq(allowed) {
         return Ok(());

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tenure::lease::{
-    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, Lease, Machine, Outcome, Renewal, Transition,
+    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, HolderLease, Machine, Outcome, Renewal, Transition,
 };
 use tenure::token::FencingToken;
 use tenure::types::{AccessName, ClusterMs, HolderId, LeaseName, Ttl};
@@ -84,7 +84,7 @@ impl Replay {
         let mut broken = Vec::new();
         for (name, observed) in &mut self.names {
             let (held, _) = replica.holders(name);
-            let deadline = |lease: &Lease| match observed.held.get(&lease.token) {
+            let deadline = |lease: &HolderLease| match observed.held.get(&lease.token) {
                 Some(acknowledged) => no_early_expiry::check_deadline(lease, acknowledged),
                 None => Ok(()),
             };
@@ -370,7 +370,7 @@ impl ObservedName {
 }
 
 impl HeldGrant {
-    fn of(lease: &Lease) -> HeldGrant {
+    fn of(lease: &HolderLease) -> HeldGrant {
         let (holder, ttl) = (lease.holder.clone(), lease.ttl);
         HeldGrant { holder, ttl, until: lease.deadline, lock_delay_ms: lease.lock_delay_ms }
     }

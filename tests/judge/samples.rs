@@ -6,7 +6,7 @@ use tenure::api::{EventKind, GrantCause};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::{Bounds, LeaseHistory, Observed, ObservedQueue, Progress, Transition};
 
 /// Bounds of clocks that run at most 1 % too fast or too slow, and of watchers.
@@ -63,7 +63,7 @@ pub fn handed_over(ms: u64, holder: &str, granted: u64, index: u64) -> Transitio
 }
 
 /// An operation with these times in milliseconds.
-pub fn did(by: &str, what: What, (invoked, returned): (u64, u64), ended: Ended) -> Operation {
+pub fn did(by: &str, what: RequestKind, (invoked, returned): (u64, u64), ended: Ended) -> Operation {
     Operation {
         by: HolderId::new(by).expect("valid"),
         name: LeaseName::new("job").expect("valid"),
@@ -79,13 +79,13 @@ pub fn acquired(by: &str, times: (u64, u64), index: u64) -> Operation {
     did(by, acquire(), times, Ended::Held(token(index), Some(1000)))
 }
 
-pub fn acquire() -> What {
-    What::Acquire { ttl_ms: Some(1000), limit: 1, wait: false, lock_delay_ms: 0 }
+pub fn acquire() -> RequestKind {
+    RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait: false, lock_delay_ms: 0 }
 }
 
 pub fn saw(times: (u64, u64), held: &[(&str, u64)], index: u64) -> Operation {
     let held = held.iter().map(|(by, granted)| ((*by).to_owned(), token(*granted))).collect();
-    did("reader", What::Read, times, Ended::Saw(held, index))
+    did("reader", RequestKind::Read, times, Ended::Saw(held, index))
 }
 
 pub fn history<'a>(operations: &'a [Operation], transitions: &'a [Transition]) -> LeaseHistory<'a> {

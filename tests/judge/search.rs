@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::token::FencingToken;
 
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 
 /// The search gives up after this number of states.
 const MAX_STATES: usize = 300_000;
@@ -51,17 +51,19 @@ impl Call {
     pub fn of(operation: &Operation) -> Option<Call> {
         let by = operation.by.to_string();
         let (what, is_certain) = match (&operation.what, &operation.ended) {
-            (What::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
-            (What::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
-            (What::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
-            (What::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
-            (What::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
-            (What::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
-            (What::Release { token } | What::HandOver { token }, Ended::Unknown) => (Effect::End(by, *token), false),
-            (What::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
-            (What::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
-            (What::Revoke, Ended::Unknown) => (Effect::EndAll, false),
-            (What::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
+            (RequestKind::Acquire { .. }, Ended::Held(token, _)) => (Effect::Grant(by, *token), true),
+            (RequestKind::Acquire { .. }, Ended::Refused(code)) if code == "held" => (Effect::IsFull, true),
+            (RequestKind::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
+            (RequestKind::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
+            (RequestKind::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
+            (RequestKind::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
+            (RequestKind::Release { token } | RequestKind::HandOver { token }, Ended::Unknown) => {
+                (Effect::End(by, *token), false)
+            }
+            (RequestKind::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
+            (RequestKind::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
+            (RequestKind::Revoke, Ended::Unknown) => (Effect::EndAll, false),
+            (RequestKind::Read, Ended::Saw(held, _)) => (Effect::Saw(held.iter().cloned().collect()), true),
             _ => return None,
         };
         Some(Call { what, invoked: operation.invoked, returned: operation.returned.filter(|_| is_certain) })

@@ -19,7 +19,7 @@ pub fn check_grant(
 }
 
 /// Applied entries: the answer to a claim that was granted at this position.
-pub fn check_answer(lease: &lease::Lease, position: FencingToken) -> Result<(), String> {
+pub fn check_answer(lease: &lease::HolderLease, position: FencingToken) -> Result<(), String> {
     if lease.token != position { Err(format!("{lease:?} at {position:?}")) } else { Ok(()) }
 }
 

@@ -4,7 +4,7 @@ use tenure::api::EventKind;
 
 use super::bounds::Observed;
 use super::claims::LeaseHistory;
-use super::history::{Ended, Operation, What};
+use super::history::{Ended, Operation, RequestKind};
 use super::transition::Transition;
 
 pub fn check(history: &LeaseHistory) -> Result<(), String> {
@@ -30,11 +30,10 @@ fn explains(history: &LeaseHistory, operation: &Operation, transition: &Transiti
     let own = operation.by.as_str() == transition.holder;
     match (transition.event, &operation.what) {
         (EventKind::Expired, _) => true,
-        (EventKind::Granted, What::Acquire { .. }) => own && may_be_done,
-        (EventKind::Released, What::Release { token }) | (EventKind::HandedOver, What::HandOver { token }) => {
-            own && *token == transition.token && may_be_done
-        }
-        (EventKind::Revoked, What::Revoke) => may_be_done,
+        (EventKind::Granted, RequestKind::Acquire { .. }) => own && may_be_done,
+        (EventKind::Released, RequestKind::Release { token })
+        | (EventKind::HandedOver, RequestKind::HandOver { token }) => own && *token == transition.token && may_be_done,
+        (EventKind::Revoked, RequestKind::Revoke) => may_be_done,
         _ => false,
     }
 }
@@ -66,5 +65,5 @@ fn is_ended_by_its_entry(history: &LeaseHistory, grant: &Transition) -> bool {
 /// Whether a waiting claim was answered with `lost`: it was granted, and the grant had ended.
 fn is_answered_lost(operation: &Operation, holder: &str) -> bool {
     let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
-    operation.by.as_str() == holder && matches!(operation.what, What::Acquire { wait: true, .. }) && is_lost
+    operation.by.as_str() == holder && matches!(operation.what, RequestKind::Acquire { wait: true, .. }) && is_lost
 }

@@ -1,7 +1,9 @@
 //! Compares the machine with the simple model after each entry: outcomes, effects and reads.
 
 use proptest::prelude::*;
-use tenure::lease::{Batch, Command, Lease, LeaseState, ListFilter, Machine, Outcome, Refusal, Stamp, StateFilter};
+use tenure::lease::{
+    Batch, Command, HolderLease, LeaseState, ListFilter, Machine, Outcome, Refusal, Stamp, StateFilter,
+};
 use tenure::token::FencingToken;
 
 use crate::model::Model;
@@ -72,7 +74,7 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
     prop_assert_eq!(machine.limits(), model.limits);
     prop_assert_eq!(machine.counts(), model.counts());
     prop_assert_eq!(machine.next_due(), model.next_due());
-    let mut all: Vec<Lease> = Vec::new();
+    let mut all: Vec<HolderLease> = Vec::new();
     for name in names() {
         let (held, ended) = machine.get(&name).map(|view| (view.held, view.ended)).unwrap_or_default();
         let leases = [held.clone(), ended.clone()].concat();
@@ -93,7 +95,7 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
     all.sort_by_key(|lease| (lease.name.clone(), lease.token));
     prop_assert_eq!(pages(machine, &ListFilter::default()), all.clone());
     for (state, fits) in STATES {
-        let expected: Vec<Lease> = all.iter().filter(|lease| fits(lease)).cloned().collect();
+        let expected: Vec<HolderLease> = all.iter().filter(|lease| fits(lease)).cloned().collect();
         let filter = ListFilter { states: vec![state], ..ListFilter::default() };
         prop_assert_eq!(pages(machine, &filter), expected, "{:?}", state);
     }
@@ -101,7 +103,7 @@ fn compare_reads(machine: &Machine, model: &Model) -> Result<(), TestCaseError> 
 }
 
 /// Whether a state of a list includes this lease.
-type Fits = fn(&Lease) -> bool;
+type Fits = fn(&HolderLease) -> bool;
 
 /// The states of a list.
 const STATES: [(StateFilter, Fits); 6] = [
@@ -114,7 +116,7 @@ const STATES: [(StateFilter, Fits); 6] = [
 ];
 
 /// All leases that the filter selects, read in pages of two.
-fn pages(machine: &Machine, filter: &ListFilter) -> Vec<Lease> {
+fn pages(machine: &Machine, filter: &ListFilter) -> Vec<HolderLease> {
     let mut leases = Vec::new();
     let mut after = None;
     loop {

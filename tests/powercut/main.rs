@@ -17,9 +17,9 @@ mod failing;
 mod fence;
 mod history;
 mod migration;
-mod promise;
 mod recorder;
 mod restore;
+mod vote_lease;
 mod workload;
 
 use std::path::{Path, PathBuf};

@@ -102,7 +102,7 @@ impl Client {
     }
 
     /// Sends the request to one node after the other, from `first` on, until it is done (`Ok`) or refused (`Err`).
-    pub async fn settle(&self, first: usize, call: &Call) -> Result<Value, Value> {
+    pub async fn call_until_known(&self, first: usize, call: &Call) -> Result<Value, Value> {
         let began = Instant::now();
         for place in first.. {
             let last = match self.attempt(place, call).await {
@@ -119,9 +119,9 @@ impl Client {
         unreachable!("places go on")
     }
 
-    /// Like [`settle`](Self::settle), but panics if the request is refused.
+    /// Like [`call_until_known`](Self::call_until_known), but panics if the request is refused.
     pub async fn done(&self, first: usize, call: &Call) -> Value {
-        self.settle(first, call).await.unwrap_or_else(|problem| panic!("{call:?} was refused: {problem}"))
+        self.call_until_known(first, call).await.unwrap_or_else(|problem| panic!("{call:?} was refused: {problem}"))
     }
 
     /// Acquires a free lease and returns its token.

@@ -92,7 +92,7 @@ impl Contest {
         let asked = Instant::now();
         loop {
             assert!(asked.elapsed() < SOON, "no worker holds {}", self.name);
-            let lease = client.settle(0, &Call::get(format!("/v1/leases/{}", self.name))).await;
+            let lease = client.call_until_known(0, &Call::get(format!("/v1/leases/{}", self.name))).await;
             let holder = lease.ok().and_then(|lease| {
                 let token: i64 = lease["token"].as_str()?.parse().ok()?;
                 let holder = lease["holder"].as_str().filter(|_| lease["state"] == "active")?;

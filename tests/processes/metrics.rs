@@ -73,7 +73,8 @@ async fn exported() -> BTreeMap<String, Metric> {
     for first in [place(leader), place(follower)] {
         let held = token(&client.done(first, &Call::acquire("jobs", "a", 60_000)).await);
         client.done(first, &Call::renew("jobs", "a", held)).await;
-        let refused = client.settle(first, &Call::acquire("jobs", "b", 60_000)).await.expect_err("it is held");
+        let refused =
+            client.call_until_known(first, &Call::acquire("jobs", "b", 60_000)).await.expect_err("it is held");
         assert_eq!(refused["code"], "held");
         let waiting = tokio::spawn({
             let (client, wait) = (client.clone(), Call::wait("jobs", "b", 60_000, SOON));

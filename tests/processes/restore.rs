@@ -73,13 +73,15 @@ async fn lost_cluster_serves_again_from_a_backup() {
     done(&cluster, &restore).await;
     let mut nodes: Vec<Process> = NODES.iter().map(|id| cluster.other_process(*id, &config)).collect();
     let began = std::time::Instant::now();
-    let refused = cluster.client.settle(0, &Call::acquire("jobs", "new", 5_000)).await;
+    let refused = cluster.client.call_until_known(0, &Call::acquire("jobs", "new", 5_000)).await;
     let refused = refused.expect_err("the old holder may be active");
     assert_eq!(refused["code"], "lock_delay", "{refused}");
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("restored")), "{refused}");
-    let lost = cluster.client.settle(1, &Call::renew("jobs", "old", old)).await.expect_err("the lease has ended");
+    let lost =
+        cluster.client.call_until_known(1, &Call::renew("jobs", "old", old)).await.expect_err("the lease has ended");
     assert_eq!((&lost["code"], &lost["why"]), (&Value::from("lost"), &Value::from("restored")), "{lost}");
-    let compacted = cluster.client.settle(0, &Call::get("/v1/watch?after=5")).await.expect_err("history is lost");
+    let compacted =
+        cluster.client.call_until_known(0, &Call::get("/v1/watch?after=5")).await.expect_err("history is lost");
     assert_eq!(compacted["code"], "compacted", "{compacted}");
     let granted = cluster.client.done(2, &Call::wait("jobs", "new", 5_000, SOON)).await;
     assert!(began.elapsed() >= Duration::from_millis(3_500), "granted after {:?}", began.elapsed());
@@ -125,8 +127,11 @@ async fn survivor_of_a_lost_majority_gives_the_backup() {
     let restore = ["snapshot", "restore", "left.backup", "--config", "new.toml", "--node", "1", "--holders-stopped"];
     done(&cluster, &restore).await;
     let _nodes: Vec<Process> = NODES.iter().map(|id| cluster.other_process(*id, &config)).collect();
-    let lost =
-        cluster.client.settle(0, &Call::renew("jobs-19", "old", highest)).await.expect_err("the lease has ended");
+    let lost = cluster
+        .client
+        .call_until_known(0, &Call::renew("jobs-19", "old", highest))
+        .await
+        .expect_err("the lease has ended");
     assert_eq!((&lost["code"], &lost["why"]), (&Value::from("lost"), &Value::from("restored")), "{lost}");
     for number in 0..20 {
         let granted = cluster.client.acquire(&format!("jobs-{number}"), "new", 600_000).await;

@@ -165,10 +165,10 @@ fn noise(to: u64, round: u64) -> Vec<Vec<u8>> {
 }
 
 /// A handshake for the lane of client requests.
-fn hello(cluster: &str, from: u64, promise_ms: u64, to: u64) -> Vec<u8> {
+fn hello(cluster: &str, from: u64, vote_lease_ms: u64, to: u64) -> Vec<u8> {
     let lane: u8 = 3;
     let refused: Option<u8> = None;
-    let body = codec::encode(&(cluster, from, 7u64, promise_ms, to, lane, refused));
+    let body = codec::encode(&(cluster, from, 7u64, vote_lease_ms, to, lane, refused));
     let mut bytes = b"TENUREp\x02".to_vec();
     bytes.extend((body.len() as u32).to_be_bytes());
     bytes.extend(body);

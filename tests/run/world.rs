@@ -76,12 +76,12 @@ impl World {
     }
 
     pub async fn has_waiter(&self, name: &str) -> bool {
-        let queue = self.cluster.client.settle(0, &Call::get(format!("/v1/leases/{name}/queue"))).await;
+        let queue = self.cluster.client.call_until_known(0, &Call::get(format!("/v1/leases/{name}/queue"))).await;
         queue.is_ok_and(|queue| queue["waiters"].as_array().is_some_and(|waiters| !waiters.is_empty()))
     }
 
     pub async fn is_held(&self, name: &str) -> bool {
-        let lease = self.cluster.client.settle(0, &Call::get(format!("/v1/leases/{name}"))).await;
+        let lease = self.cluster.client.call_until_known(0, &Call::get(format!("/v1/leases/{name}"))).await;
         lease.is_ok_and(|lease| lease["state"] == "active")
     }
 

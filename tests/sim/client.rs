@@ -13,7 +13,7 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
 use super::clock::DriftingClock;
-use super::judge::history::{Belief, Ended, What};
+use super::judge::history::{Belief, Ended, RequestKind};
 use super::recording_client::{RecordingClient, SendOptions};
 use super::world::{WorkStep, World, lock};
 
@@ -175,13 +175,13 @@ impl ClientProcess {
 
     async fn revoke(&self, lease: &Lease) {
         let command = Command::Revoke { name: lease.name().clone(), reason: "simulated".into() };
-        let ended = self.request(lease.name(), What::Revoke, Request::Change(command)).await;
+        let ended = self.request(lease.name(), RequestKind::Revoke, Request::Change(command)).await;
         self.world.count_work(if ended == Ended::Unknown { "revoke unknown" } else { "revoked" });
     }
 
     async fn read(&self, lease: &Lease, consistency: Consistency) {
         let read = Request::Read { query: Query::Lease(lease.name().clone()), consistency };
-        let ended = self.request(lease.name(), What::Read, read).await;
+        let ended = self.request(lease.name(), RequestKind::Read, read).await;
         self.world.count_work(if matches!(ended, Ended::Saw(..)) { "read" } else { "read refused" });
     }
 
@@ -207,11 +207,11 @@ impl ClientProcess {
         };
         let Some(&token) = past.choose(rng).filter(|token| lease.token() != Some(**token)) else { return };
         let (what, command) = match rng.random_range(0..3) {
-            0 => (What::Release { token }, Command::Release { name: name.clone(), holder, token }),
-            1 => (What::HandOver { token }, Command::HandOver { name: name.clone(), holder, token, to: None }),
+            0 => (RequestKind::Release { token }, Command::Release { name: name.clone(), holder, token }),
+            1 => (RequestKind::HandOver { token }, Command::HandOver { name: name.clone(), holder, token, to: None }),
             _ => {
                 let leases = vec![Renewal { name: name.clone(), token, ttl: None }];
-                (What::Renew { token }, Command::Renew { holder, leases })
+                (RequestKind::Renew { token }, Command::Renew { holder, leases })
             }
         };
         self.request(&name, what, Request::Change(command)).await;
@@ -235,7 +235,7 @@ impl ClientProcess {
         };
         self.request(
             &name,
-            What::Acquire { ttl_ms: Some(ttl_ms), limit, wait: false, lock_delay_ms: 0 },
+            RequestKind::Acquire { ttl_ms: Some(ttl_ms), limit, wait: false, lock_delay_ms: 0 },
             Request::Acquire(claim),
         )
         .await;
@@ -255,14 +255,14 @@ impl ClientProcess {
         for ttl_ms in ttls {
             let leases = vec![Renewal { name: name.clone(), token, ttl: Some(Ttl::millis(ttl_ms).expect("valid")) }];
             let command = Command::Renew { holder: holder.clone(), leases };
-            self.request(&name, What::Renew { token }, Request::Change(command)).await;
+            self.request(&name, RequestKind::Renew { token }, Request::Change(command)).await;
             tokio::time::sleep(Duration::from_millis(rng.random_range(0..400))).await;
         }
         self.world.count_work("renewed late and twice");
     }
 
     /// Sends a request directly to the node, as the HTTP listener does.
-    async fn request(&self, name: &LeaseName, what: What, request: Request) -> Ended {
+    async fn request(&self, name: &LeaseName, what: RequestKind, request: Request) -> Ended {
         let begun = lock(&self.world.history).begin(&self.holder, name, what.clone(), self.world.now());
         self.world.trace(|| format!("{} at {} asks {name} {what:?}", self.holder, self.client.node()));
         let sent = self.client.send(SendOptions::once(REQUEST_TIMEOUT), move |node| {
@@ -300,7 +300,7 @@ pub fn outcome_of(response: &Response) -> Ended {
 }
 
 /// The result has at most the time left: a lease that is acquired again with a shorter ttl keeps its deadline and ttl.
-fn held(lease: &tenure::lease::Lease, response: &Response) -> Ended {
+fn held(lease: &tenure::lease::HolderLease, response: &Response) -> Ended {
     let left = lease.deadline.map(|deadline| deadline.saturating_sub(response.served.now));
     Ended::Held(lease.token, lease.ttl.as_millis().map(|ttl| left.map_or(ttl, |left| left.min(ttl))))
 }

@@ -18,14 +18,14 @@ pub const KINDS: [(&str, u32); 26] = [
     ("crash_minority", 2),
     ("crash_all", 1),
     ("crash_leader", 3),
-    ("restart_in_promise", 4),
+    ("restart_in_vote_lease", 4),
     ("isolate_leader", 3),
     ("isolate_follower", 2),
     ("split", 2),
     ("one_way", 3),
     ("bridge", 2),
     ("flapping", 1),
-    ("bad_weather", 3),
+    ("network_faults", 3),
     ("slow_link", 2),
     ("slow_disk", 2),
     ("stopped_node", 3),
@@ -39,7 +39,7 @@ pub const KINDS: [(&str, u32); 26] = [
     ("spoiled_disk", 1),
     ("wiped_disk", 1),
     ("new_timings", 1),
-    ("shortened_in_promise", 4),
+    ("shortened_vote_lease", 4),
 ];
 
 /// Injects faults until the future is dropped. Faults can overlap.
@@ -70,7 +70,7 @@ async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
             let Some(leader) = leader else { return };
             crash(&world, kind, &[leader], &mut rng).await;
         }
-        "restart_in_promise" => super::stale_reads::restart_in_promise(&world, &mut rng).await,
+        "restart_in_vote_lease" => super::stale_reads::restart_in_vote_lease(&world, &mut rng).await,
         "isolate_leader" => {
             let Some(leader) = leader else { return };
             cut(&world, kind, links_between(&[leader], &ids), duration).await;
@@ -100,7 +100,7 @@ async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
                 tokio::time::sleep(short).await;
             }
         }
-        "bad_weather" => {
+        "network_faults" => {
             let jitter = Duration::from_millis(rng.random_range(0..60));
             let faults = NetworkFaults { loss: rng.random_range(0.0..0.3), repeat: rng.random_range(0.0..0.3), jitter };
             world.count_fault(kind);
@@ -165,7 +165,7 @@ async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
         "spoiled_disk" => corrupt(&world, kind, one, &mut rng),
         "wiped_disk" => wipe(&world, kind, one, &mut rng).await,
         "new_timings" => super::rollout::change_timings(&world, &mut rng).await,
-        "shortened_in_promise" => super::stale_reads::shortened_in_promise(&world, &mut rng).await,
+        "shortened_vote_lease" => super::stale_reads::shortened_vote_lease(&world, &mut rng).await,
         "members" => {
             world.count_fault(kind);
             super::members::change(&world, duration, &mut rng).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::lease::{Batch, DroppedWaiter, Effects, Lease, Machine, Outcome, Transition};
-use tenure::testing::{AppliedEntry, Observer};
+use tenure::lease::{Batch, DroppedWaiter, Effects, HolderLease, Machine, Outcome, Transition};
+use tenure::testing::{AppliedEntry, ApplyObserver};
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, LeaseName, NodeId};
 use tokio::time::Instant;
@@ -52,7 +52,7 @@ pub struct Ledger {
 
 impl Entry {
     /// The holders of a lease after this entry.
-    pub fn held(&self, name: &LeaseName) -> Vec<Lease> {
+    pub fn held(&self, name: &LeaseName) -> Vec<HolderLease> {
         self.machine.get(name).map(|view| view.held).unwrap_or_default()
     }
 }
@@ -191,7 +191,7 @@ impl LedgerObserver {
     }
 }
 
-impl Observer for LedgerObserver {
+impl ApplyObserver for LedgerObserver {
     fn applied(&self, entry: &AppliedEntry<'_>) {
         lock(&self.ledger).record(self.node, entry);
     }

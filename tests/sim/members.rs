@@ -93,9 +93,9 @@ async fn ask_at(world: &Arc<World>, at: NodeId, change: MemberChange, within: Du
 ///
 /// Learners become voters without a request, and a leader completes the change of an earlier one. The cluster then has
 /// the highest feature level that all members support.
-pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> {
+pub async fn wait_until_stable(world: &Arc<World>, within: Duration) -> Result<(), String> {
     let wanted = world.usable_nodes();
-    let settled = async {
+    let stable = async {
         loop {
             if let Some((leader, next)) = next_change(world, &wanted) {
                 ask_at(world, leader, next, within).await;
@@ -105,7 +105,7 @@ pub async fn settle(world: &Arc<World>, within: Duration) -> Result<(), String> 
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     };
-    tokio::time::timeout(within, settled).await.map_err(|_| {
+    tokio::time::timeout(within, stable).await.map_err(|_| {
         let seen: Vec<_> = wanted
             .iter()
             .map(|id| {

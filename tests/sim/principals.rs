@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tenure::access::{AccessChange, AccessName, AccessToken, Caller, Denied, Permission, Right, TokenHash};
+use tenure::access::{AccessChange, AccessName, AccessToken, Caller, Denied, PrefixRight, Right, TokenHash};
 use tenure::client::CallError;
 use tenure::lease::{Acquire, Command, Outcome, Renewal};
 use tenure::node::{Answer, Query, Request, RequestError, Response};
@@ -97,7 +97,7 @@ impl Administrator {
     }
 
     async fn set_up(&mut self) {
-        let permissions = [Permission { right: Right::Hold, prefix: PREFIX.to_owned() }].into();
+        let permissions = [PrefixRight { right: Right::Hold, prefix: PREFIX.to_owned() }].into();
         self.change(AccessChange::SetRole { role: name("worker"), permissions }).await;
         for principal in 0..PRINCIPALS {
             let principal = name(&format!("p{principal}"));

@@ -18,7 +18,7 @@ use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
 
-use super::judge::history::{Ended, What};
+use super::judge::history::{Ended, RequestKind};
 use super::world::{World, lock};
 
 /// Pause after a request to a node that is down.
@@ -225,13 +225,14 @@ impl RecordingClient {
         answer
     }
 
-    fn begin(&self, by: &HolderId, name: &LeaseName, what: What) -> usize {
+    fn begin(&self, by: &HolderId, name: &LeaseName, what: RequestKind) -> usize {
         self.world.trace(|| format!("{by} at {} asks {name} {what:?}", self.node()));
         lock(&self.world.history).begin(by, name, what, self.world.now())
     }
 
     fn begin_renewals(&self, batch: &RenewBatch) -> Vec<usize> {
-        let begin = |item: &api::RenewItem| self.begin(&batch.holder, &item.name, What::Renew { token: item.token });
+        let begin =
+            |item: &api::RenewItem| self.begin(&batch.holder, &item.name, RequestKind::Renew { token: item.token });
         batch.leases.iter().map(begin).collect()
     }
 
@@ -289,7 +290,7 @@ impl Coordinator for RecordingClient {
                 _ => None,
             };
             let (limit, lock_delay_ms) = (claim.limit.unwrap_or(1), claim.lock_delay_ms.unwrap_or(0));
-            let what = What::Acquire { ttl_ms, limit, wait: claim.wait_ms.is_some(), lock_delay_ms };
+            let what = RequestKind::Acquire { ttl_ms, limit, wait: claim.wait_ms.is_some(), lock_delay_ms };
             let operation = self.begin(&claim.holder, &name, what);
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
             let options = SendOptions::once(budget.total + wait);
@@ -326,14 +327,14 @@ impl Coordinator for RecordingClient {
 
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
-            let operation = self.begin(&release.holder, &name, What::Release { token: release.token });
+            let operation = self.begin(&release.holder, &name, RequestKind::Release { token: release.token });
             if self.world.plan.planted.unsent_release {
                 self.end(operation, Ended::Changed(true));
                 return Ok(serde_json::from_value(serde_json::json!({"released": true})).expect("a response"));
             }
             let (client, again, of) = (self.clone(), release.clone(), name.clone());
             let duplicate: Duplicate<Released> = Box::new(move || {
-                let operation = client.begin(&again.holder, &of, What::Release { token: again.token });
+                let operation = client.begin(&again.holder, &of, RequestKind::Release { token: again.token });
                 Box::new(move |answer| client.end(operation, released(answer)))
             });
             let call = local_call!(release(name, release, budget));
@@ -350,7 +351,7 @@ impl Coordinator for RecordingClient {
         budget: RetryBudget,
     ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
-            let operation = self.begin(&hand_over.holder, &name, What::HandOver { token: hand_over.token });
+            let operation = self.begin(&hand_over.holder, &name, RequestKind::HandOver { token: hand_over.token });
             let call = local_call!(hand_over(name, hand_over, budget));
             let answer = self.send(SendOptions::once(budget.total), call).await;
             self.end(operation, answer.as_ref().map_or_else(failure, held));

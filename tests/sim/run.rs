@@ -13,7 +13,7 @@ use super::evidence::{Evidence, Judged};
 use super::invariants::cluster_time_advances::{self, Advance};
 use super::invariants::{log_matching, nobody_panics, one_leader};
 use super::judge::file::HistoryWriter;
-use super::judge::history::{Ended, History, Operation, What};
+use super::judge::history::{Ended, History, Operation, RequestKind};
 use super::judge::{Broken, Transition};
 use super::ledger::Ledger;
 use super::plan::Plan;
@@ -100,7 +100,7 @@ pub async fn simulate(world: &Arc<World>) -> Verdict {
     if !faults::wait_for_leader(world, ELECTION_TIMEOUT).await {
         world.report_violation("converges", format!("no leader within {ELECTION_TIMEOUT:?} of the healing"));
     }
-    if let Err(how) = members::settle(world, MEMBERS_TIMEOUT).await {
+    if let Err(how) = members::wait_until_stable(world, MEMBERS_TIMEOUT).await {
         world.report_violation("converges", how);
     }
     tokio::time::sleep(FAULT_FREE_TIME).await;
@@ -239,12 +239,14 @@ fn trace_all(world: &World, ledger: &Ledger, history: &History) {
 /// The label of an operation in the summary.
 fn operation_label(operation: &Operation) -> &'static str {
     let [done, not, refused, unknown] = match operation.what {
-        What::Acquire { .. } => ["acquire: held", "acquire: not held", "acquire: refused", "acquire: unknown"],
-        What::Renew { .. } => ["renew: held", "renew: lost", "renew: refused", "renew: unknown"],
-        What::Release { .. } => ["release: done", "release: not held", "release: refused", "release: unknown"],
-        What::HandOver { .. } => ["hand over: done", "hand over: not done", "hand over: refused", "hand over: unknown"],
-        What::Revoke => ["revoke: done", "revoke: not held", "revoke: refused", "revoke: unknown"],
-        What::Read => ["read: answered", "read: not answered", "read: refused", "read: unknown"],
+        RequestKind::Acquire { .. } => ["acquire: held", "acquire: not held", "acquire: refused", "acquire: unknown"],
+        RequestKind::Renew { .. } => ["renew: held", "renew: lost", "renew: refused", "renew: unknown"],
+        RequestKind::Release { .. } => ["release: done", "release: not held", "release: refused", "release: unknown"],
+        RequestKind::HandOver { .. } => {
+            ["hand over: done", "hand over: not done", "hand over: refused", "hand over: unknown"]
+        }
+        RequestKind::Revoke => ["revoke: done", "revoke: not held", "revoke: refused", "revoke: unknown"],
+        RequestKind::Read => ["read: answered", "read: not answered", "read: refused", "read: unknown"],
     };
     match operation.ended {
         Ended::Held(..) | Ended::Changed(true) | Ended::Saw(..) => done,

@@ -14,18 +14,18 @@ use tenure::testing::Cut;
 use tenure::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
 
 use super::client::outcome_of;
-use super::judge::history::{Ended, What};
+use super::judge::history::{Ended, RequestKind};
 use super::world::{World, lock};
 
 /// Time that a probe continues after the leadership lease.
 const PROBE_MARGIN: Duration = Duration::from_millis(5);
 
 /// Restarts a follower within the leadership lease that it granted, while the leader is isolated.
-pub async fn restart_in_promise(world: &Arc<World>, rng: &mut StdRng) {
+pub async fn restart_in_vote_lease(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
     let mut others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
     let (Some(restarted), Some(lost)) = (others.pop(), others.pop()) else { return };
-    world.count_fault("restart_in_promise");
+    world.count_fault("restart_in_vote_lease");
     world.network.isolate(lost, world.ids());
     // The lost node starts an election after that time.
     tokio::time::sleep(world.lease(leader).mul_f64(rng.random_range(1.0..1.9))).await;
@@ -39,7 +39,7 @@ pub async fn restart_in_promise(world: &Arc<World>, rng: &mut StdRng) {
 }
 
 /// Isolates the leader, and restarts the others with a shorter leadership lease than they promised.
-pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
+pub async fn shortened_vote_lease(world: &Arc<World>, rng: &mut StdRng) {
     let Some(leader) = world.leader().filter(|_| world.plan.nodes == 3) else { return };
     let others: Vec<NodeId> = world.ids().filter(|id| *id != leader && world.node(*id).is_some()).collect();
     let short = world.plan.other_lease(world.lease_wanted());
@@ -47,7 +47,7 @@ pub async fn shortened_in_promise(world: &Arc<World>, rng: &mut StdRng) {
     if Duration::from_millis(short) > world.lease(leader) {
         return;
     }
-    world.count_fault("shortened_in_promise");
+    world.count_fault("shortened_vote_lease");
     world.want_lease(short);
     world.network.isolate(leader, world.ids());
     for id in [one, two] {
@@ -110,7 +110,7 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
         let by = HolderId::new(format!("p{number}.{}", world.now().as_millis())).expect("valid");
         for id in others {
             let revoke = Command::Revoke { name: name.clone(), reason: "probe".into() };
-            if send(world, id, &by, &name, What::Revoke, Request::Change(revoke)).await == Ended::Unknown {
+            if send(world, id, &by, &name, RequestKind::Revoke, Request::Change(revoke)).await == Ended::Unknown {
                 continue;
             }
             let claim = Acquire {
@@ -122,12 +122,12 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
                 limit: 1,
                 metadata: Metadata::default(),
             };
-            let what = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+            let what = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
             send(world, id, &by, &name, what, Request::Acquire(claim)).await;
         }
         let read = |id| {
             let read = Request::Read { query: Query::Lease(name.clone()), consistency: world.local_read() };
-            send(world, id, &by, &name, What::Read, read)
+            send(world, id, &by, &name, RequestKind::Read, read)
         };
         for id in others {
             read(id).await;
@@ -138,7 +138,14 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
 }
 
 /// Sends a request that the node must answer itself within 5 ms. To the caller, a refusal counts as unknown.
-async fn send(world: &World, id: NodeId, by: &HolderId, name: &LeaseName, what: What, request: Request) -> Ended {
+async fn send(
+    world: &World,
+    id: NodeId,
+    by: &HolderId,
+    name: &LeaseName,
+    what: RequestKind,
+    request: Request,
+) -> Ended {
     let Some(node) = world.node(id) else { return Ended::Unknown };
     let begun = lock(&world.history).begin(by, name, what.clone(), world.now());
     let answer =
@@ -148,7 +155,7 @@ async fn send(world: &World, id: NodeId, by: &HolderId, name: &LeaseName, what: 
         Ok(Err(tenure::node::RequestError::Unknown(_))) | Err(_) => Ended::Unknown,
         Ok(Err(error)) => Ended::Refused(error.to_string()),
     };
-    if let (What::Read, Ended::Saw(held, index)) = (&what, &ended) {
+    if let (RequestKind::Read, Ended::Saw(held, index)) = (&what, &ended) {
         world.trace(|| format!("probe of {id} saw {held:?} at {index}"));
     }
     lock(&world.history).end(begun, ended.clone(), world.now());

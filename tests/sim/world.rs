@@ -10,9 +10,9 @@ use rand::{RngExt, SeedableRng};
 use tenure::clock::Clock;
 use tenure::config::LeaseSettings;
 use tenure::lease::Limits;
-use tenure::node::{Consistency, NodeFailure, Refusal, StartError};
+use tenure::node::{Consistency, NodeFailure, PeerRefusal, StartError};
 use tenure::raft::FeatureLevel;
-use tenure::testing::{Cluster, Cut, MemoryStorage, NodeTime, Observer, Setup, Switchboard, SyncMode, TestNode};
+use tenure::testing::{ApplyObserver, Cluster, Cut, MemoryStorage, NodeTime, Setup, Switchboard, SyncMode, TestNode};
 use tenure::token::FencingToken;
 use tenure::types::{LeaseName, MemberChange, NodeId};
 use tokio::sync::watch;
@@ -109,9 +109,9 @@ impl World {
             timings_of: (1..=plan.last_id).map(|id| (id, plan.timings(id, plan.lease_ms))).collect(),
             lease_of: plan.limits.iter().map(|(id, limits)| (*id, settings(*limits))).collect(),
             levels: plan.older.iter().map(|id| (*id, FeatureLevel::FIRST)).collect(),
-            paces: node_times.clone(),
+            node_times: node_times.clone(),
             clock: Arc::new(clock),
-            observer: Some(Arc::new(move |id| -> Arc<dyn Observer> { LedgerObserver::new(id, observed.clone()) })),
+            observer: Some(Arc::new(move |id| -> Arc<dyn ApplyObserver> { LedgerObserver::new(id, observed.clone()) })),
             ..Setup::default()
         };
         let cluster = Cluster::prepare(plan.nodes, setup);
@@ -300,7 +300,7 @@ impl World {
                     lock(&world.cluster).put(id, node);
                     world.trace(|| format!("node {id} has started"));
                 }
-                Err(StartError::Refused(Refusal::Removed { .. })) if world.is_marked_removed(id) => {
+                Err(StartError::Refused(PeerRefusal::Removed { .. })) if world.is_marked_removed(id) => {
                     world.trace(|| format!("node {id} was removed and does not start"));
                 }
                 Err(error) => world.report_violation("starts", format!("node {id} does not start: {error}")),

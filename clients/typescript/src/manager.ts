@@ -157,7 +157,7 @@ export class LeaseManager implements AsyncDisposable {
     // The queues come first: the next holder of a released lease could be an abandoned claim of this manager.
     await Promise.allSettled(this.#acquires);
     await core.backgroundEnded();
-    const ended = await Promise.all(core.records.map((record) => this.#settle(record)));
+    const ended = await Promise.all(core.records.map((record) => this.#releaseAll(record)));
     core.keeper.stop();
     this.client.close();
     return ended.filter((left) => left !== undefined);
@@ -186,7 +186,7 @@ export class LeaseManager implements AsyncDisposable {
     }
   }
 
-  async #settle(record: NameRecord): Promise<LeftLease | undefined> {
+  async #releaseAll(record: NameRecord): Promise<LeftLease | undefined> {
     try {
       if (record.hold !== undefined) {
         await this.#operations.release(record.hold, undefined);

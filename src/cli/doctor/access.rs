@@ -14,7 +14,7 @@ use crate::types::NodeId;
 
 /// The certificates and the access token of this client.
 #[derive(Debug, Default)]
-pub struct Access {
+pub struct ClientAccess {
     token: Option<AccessToken>,
     /// `None`: the CAs of the system.
     tls: Option<ClientTls>,
@@ -54,13 +54,13 @@ impl ClientFiles {
     }
 }
 
-impl Access {
+impl ClientAccess {
     /// Reads the files. A file that cannot be used is a finding.
     pub fn load(
         arguments: &CredentialArguments,
         config: Option<&Config>,
         node: Option<NodeId>,
-    ) -> (Access, Vec<Finding>) {
+    ) -> (ClientAccess, Vec<Finding>) {
         let mut findings = Vec::new();
         let token = arguments.token().unwrap_or_else(|failure| {
             findings.push(unusable(&failure.message(), "correct the file or the variable of the access token"));
@@ -74,13 +74,13 @@ impl Access {
             loaded = ClientFiles { own: None, ..files }.load();
         }
         match loaded {
-            Ok((tls, inspector)) => (Access { token, tls, inspector: Some(inspector) }, findings),
+            Ok((tls, inspector)) => (ClientAccess { token, tls, inspector: Some(inspector) }, findings),
             Err(error) => {
                 findings.push(unusable(
                     &certificate::message(error),
                     "correct --ca, --cert and --key, or [tls] of the configuration file",
                 ));
-                (Access { token, tls: None, inspector: None }, findings)
+                (ClientAccess { token, tls: None, inspector: None }, findings)
             }
         }
     }

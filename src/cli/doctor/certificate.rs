@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::finding::{Finding, Status};
-use super::probe::{Listener, Reached};
+use super::probe::{ListenerKind, Reached};
 use crate::config::Config;
 use crate::tls::{Inspected, Inspector, NodeTls, TlsError, node_uri};
 use crate::types::NodeId;
@@ -52,7 +52,7 @@ pub fn at_address(reached: &Reached, cluster: Option<&str>, now: i64) -> Option<
             ));
         }
     };
-    let is_peer = reached.target.listener == Listener::Peer;
+    let is_peer = reached.target.listener == ListenerKind::Peer;
     let expected = cluster.zip(reached.target.node).map(|(cluster, node)| node_uri(cluster, node));
     let (status, expiry) = expiry(inspected.expires, now);
     let names = names(inspected);
@@ -142,7 +142,7 @@ pub fn client_file(cert: &Path, now: i64) -> Finding {
 mod tests {
     use std::time::Duration;
 
-    use super::super::probe::Target;
+    use super::super::probe::ProbeTarget;
     use super::*;
 
     const NOW: i64 = 1_700_000_000;
@@ -152,8 +152,8 @@ mod tests {
         Inspected { uris: vec![uri.to_owned()], expires: NOW + left, untrusted: None, other_host: None }
     }
 
-    fn at(listener: Listener, certificate: Result<Inspected, String>) -> Finding {
-        let target = Target::new(1, listener, "127.0.0.1:7101", true);
+    fn at(listener: ListenerKind, certificate: Result<Inspected, String>) -> Finding {
+        let target = ProbeTarget::new(1, listener, "127.0.0.1:7101", true);
         let connected = Ok(Duration::from_millis(1));
         let reached = Reached { target, connected, certificate: Some(certificate), answers: None };
         at_address(&reached, Some("a"), NOW).expect("it uses TLS")
@@ -161,12 +161,12 @@ mod tests {
 
     #[test]
     fn expiry_is_a_warning_before_30_days_and_a_problem_before_7() {
-        let status = |left| at(Listener::Peer, Ok(inspected(left, "tenure://a/node/1"))).status;
+        let status = |left| at(ListenerKind::Peer, Ok(inspected(left, "tenure://a/node/1"))).status;
         assert_eq!(status(30 * DAY), Status::Ok);
         assert_eq!(status(30 * DAY - 1), Status::Warning);
         assert_eq!(status(7 * DAY), Status::Warning);
         assert_eq!(status(7 * DAY - 1), Status::Problem);
-        let expired = at(Listener::Peer, Ok(inspected(0, "tenure://a/node/1")));
+        let expired = at(ListenerKind::Peer, Ok(inspected(0, "tenure://a/node/1")));
         assert_eq!(expired.status, Status::Problem);
         assert!(expired.facts.starts_with("expired at 2023-11-14T22:13:20Z"), "{expired:?}");
     }
@@ -178,7 +178,7 @@ mod tests {
             ("tenure://a/node/2", Status::Problem),
             ("tenure://b/node/1", Status::Problem),
         ] {
-            assert_eq!(at(Listener::Peer, Ok(inspected(99 * DAY, uri))).status, status, "{uri}");
+            assert_eq!(at(ListenerKind::Peer, Ok(inspected(99 * DAY, uri))).status, status, "{uri}");
         }
     }
 
@@ -186,13 +186,13 @@ mod tests {
     fn certificate_must_be_trusted_and_name_the_host_for_clients() {
         let good = inspected(99 * DAY, "tenure://a/node/1");
         let other_host = Inspected { other_host: Some("not valid for name".to_owned()), ..good.clone() };
-        assert_eq!(at(Listener::Http, Ok(other_host.clone())).status, Status::Problem);
-        assert_eq!(at(Listener::Peer, Ok(other_host)).status, Status::Ok, "nodes check the URI instead");
+        assert_eq!(at(ListenerKind::Http, Ok(other_host.clone())).status, Status::Problem);
+        assert_eq!(at(ListenerKind::Peer, Ok(other_host)).status, Status::Ok, "nodes check the URI instead");
         let untrusted = Inspected { untrusted: Some("UnknownIssuer".to_owned()), ..good };
-        let finding = at(Listener::Peer, Ok(untrusted));
+        let finding = at(ListenerKind::Peer, Ok(untrusted));
         assert_eq!(finding.status, Status::Problem);
         assert!(finding.facts.contains("not trusted: UnknownIssuer"), "{finding:?}");
-        assert_eq!(at(Listener::Http, Err("eof".to_owned())).status, Status::Problem);
+        assert_eq!(at(ListenerKind::Http, Err("eof".to_owned())).status, Status::Problem);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::{duration, open_files};
 use super::clock::{self, LabelledClock};
 use super::finding::{Finding, Status};
-use super::probe::{Answers, Listener, NoAnswer, OpenFiles, Reached};
+use super::probe::{Answers, ListenerKind, NoAnswer, OpenFiles, Reached};
 use crate::api::{Cluster, MemberInfo};
 use crate::config::{Config, RaftTimings};
 use crate::types::{MemberState, NodeId, Role};
@@ -22,10 +22,10 @@ pub fn view(reached: &[Reached]) -> Option<&Cluster> {
 
 /// All findings about the cluster.
 pub fn judge(reached: &[Reached], config: Option<&Config>) -> Vec<Finding> {
-    let asked: Vec<&Reached> = reached.iter().filter(|reached| reached.target.listener == Listener::Http).collect();
+    let asked: Vec<&Reached> = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Http).collect();
     let view = view(reached);
     let mut findings: Vec<Finding> = asked.iter().map(|reached| address(reached)).collect();
-    let peers = reached.iter().filter(|reached| reached.target.listener == Listener::Peer);
+    let peers = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Peer);
     findings.extend(peers.map(address));
     findings.push(quorum(&asked));
     if let Some(view) = view {
@@ -230,13 +230,13 @@ fn files(nodes: &[(String, Option<&Answers>)], wanted: Option<usize>) -> Finding
     for (label, answers) in nodes {
         match answers.map(|answers| &answers.files) {
             Some(Ok(OpenFiles { open, limit })) => {
-                let connections = open_files::room(limit.is_finite().then_some(*limit as u64), 1);
+                let connections = open_files::max_clients(limit.is_finite().then_some(*limit as u64), 1);
                 let is_low = wanted.is_some_and(|wanted| connections < wanted);
                 if open / limit > FILES_SHARE || is_low {
                     status = Status::Warning;
                 }
-                let room = if is_low { format!(", room for {connections} clients") } else { String::new() };
-                shown.push(format!("{label} uses {open} of {limit}{room}"));
+                let capacity = if is_low { format!(", room for {connections} clients") } else { String::new() };
+                shown.push(format!("{label} uses {open} of {limit}{capacity}"));
             }
             Some(Err(why)) => {
                 status = status.max(Status::Unknown);

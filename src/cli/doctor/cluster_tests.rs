@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::api::{NodeClock, Timestamp, Version};
 use crate::cli::doctor::clock::Measured;
-use crate::cli::doctor::probe::Target;
+use crate::cli::doctor::probe::ProbeTarget;
 
 fn view(node: NodeId, quorum: bool) -> Cluster {
     let member = |id: NodeId| MemberInfo {
@@ -40,7 +40,7 @@ fn answers(cluster: Result<Cluster, NoAnswer>) -> Answers {
 }
 
 fn reached(node: NodeId, cluster: Result<Cluster, NoAnswer>) -> Reached {
-    let target = Target::new(node, Listener::Http, &format!("127.0.0.1:710{node}"), false);
+    let target = ProbeTarget::new(node, ListenerKind::Http, &format!("127.0.0.1:710{node}"), false);
     let connected = Ok(Duration::from_micros(200));
     Reached { target, connected, certificate: None, answers: Some(answers(cluster)) }
 }

@@ -140,9 +140,9 @@ fn free(name: &str, path: &Path, bytes: u64, inodes: Option<u64>) -> Finding {
 fn files(maximum: Option<u64>, wanted: usize) -> Finding {
     let name = "open_files.here";
     let Some(maximum) = maximum else { return Finding::ok(name, "no limit for processes started from here") };
-    let room = open_files::room(Some(maximum), 1);
-    let facts = format!("at most {maximum} for processes started from here: room for {room} of {wanted} clients");
-    let status = if room < wanted { Status::Warning } else { Status::Ok };
+    let possible = open_files::max_clients(Some(maximum), 1);
+    let facts = format!("at most {maximum} for processes started from here: room for {possible} of {wanted} clients");
+    let status = if possible < wanted { Status::Warning } else { Status::Ok };
     Finding::new(status, name, facts, open_files::ADVICE)
 }
 

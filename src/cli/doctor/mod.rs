@@ -28,9 +28,9 @@ use super::output::{self, Format};
 use super::{CredentialArguments, duration};
 use crate::client::{ENDPOINTS_VARIABLE, Endpoints};
 use crate::config::Config;
-use access::Access;
+use access::ClientAccess;
 use finding::Finding;
-use probe::{Listener, Reached, Target, reach_all};
+use probe::{ListenerKind, ProbeTarget, Reached, reach_all};
 
 /// The checks of this machine may use this many timeouts: they read files and sync a disk.
 const LOCAL_TIMEOUTS: u32 = 2;
@@ -85,8 +85,8 @@ async fn examine(arguments: Arc<Arguments>) -> Vec<Finding> {
     let config = config.map(Arc::new);
     let (given, of_file) = (arguments.clone(), config.clone());
     let loaded =
-        blocking(limit, "credentials", move || Access::load(&given.credentials, of_file.as_deref(), given.node));
-    let (access, unusable) = loaded.await.unwrap_or_else(|late| (Access::default(), vec![late]));
+        blocking(limit, "credentials", move || ClientAccess::load(&given.credentials, of_file.as_deref(), given.node));
+    let (access, unusable) = loaded.await.unwrap_or_else(|late| (ClientAccess::default(), vec![late]));
     findings.extend(unusable);
 
     let (given, of_file) = (arguments.clone(), config.clone());
@@ -120,17 +120,17 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Checks the addresses of the file and of the command line, then those of members that neither has.
-async fn reach_cluster(arguments: &Arguments, config: Option<&Config>, access: &Access) -> Vec<Reached> {
+async fn reach_cluster(arguments: &Arguments, config: Option<&Config>, access: &ClientAccess) -> Vec<Reached> {
     let mut reached = reach_all(targets(arguments, config), access, arguments.timeout).await;
     let Some(view) = cluster::view(&reached).cloned() else { return reached };
     let tls = reached.iter().any(|reached| reached.target.tls);
     let mut others = Vec::new();
     for member in &view.members {
-        for (listener, address) in [(Listener::Http, &member.http), (Listener::Peer, &member.peer)] {
+        for (listener, address) in [(ListenerKind::Http, &member.http), (ListenerKind::Peer, &member.peer)] {
             match reached.iter_mut().find(|reached| reached.target.address == *address) {
                 // The node that an endpoint belongs to was not known before.
                 Some(known) => known.target.node = known.target.node.or(Some(member.id)),
-                None => others.push(Target::new(member.id, listener, address, tls)),
+                None => others.push(ProbeTarget::new(member.id, listener, address, tls)),
             }
         }
     }
@@ -140,7 +140,7 @@ async fn reach_cluster(arguments: &Arguments, config: Option<&Config>, access: &
 }
 
 /// The addresses of the file and of the command line.
-fn targets(arguments: &Arguments, config: Option<&Config>) -> Vec<Target> {
+fn targets(arguments: &Arguments, config: Option<&Config>) -> Vec<ProbeTarget> {
     let mut targets = Vec::new();
     let endpoints = match (&arguments.endpoints, &arguments.config) {
         (Some(endpoints), _) => endpoints.to_string(),
@@ -149,11 +149,11 @@ fn targets(arguments: &Arguments, config: Option<&Config>) -> Vec<Target> {
     };
     for node in config.map_or(&[][..], |config| &config.nodes) {
         let tls = config.is_some_and(|config| config.tls.is_some());
-        targets.push(Target::new(node.id, Listener::Http, &node.http, tls));
-        targets.push(Target::new(node.id, Listener::Peer, &node.peer, tls));
+        targets.push(ProbeTarget::new(node.id, ListenerKind::Http, &node.http, tls));
+        targets.push(ProbeTarget::new(node.id, ListenerKind::Peer, &node.peer, tls));
     }
     for target in endpoints.split(',').filter_map(endpoint) {
-        if targets.iter().all(|known: &Target| known.address != target.address) {
+        if targets.iter().all(|known: &ProbeTarget| known.address != target.address) {
             targets.push(target);
         }
     }
@@ -161,12 +161,12 @@ fn targets(arguments: &Arguments, config: Option<&Config>) -> Vec<Target> {
 }
 
 /// The address of a URL.
-fn endpoint(url: &str) -> Option<Target> {
+fn endpoint(url: &str) -> Option<ProbeTarget> {
     let uri: Uri = url.parse().ok()?;
     let tls = uri.scheme_str() == Some("https");
     let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let address = format!("{}:{port}", uri.host()?);
-    Some(Target { node: None, listener: Listener::Http, address, tls, path: uri.path().to_owned() })
+    Some(ProbeTarget { node: None, listener: ListenerKind::Http, address, tls, path: uri.path().to_owned() })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::access::Access;
+use super::access::ClientAccess;
 use super::clock::{Measured, Reading, measure};
 use crate::api::{Cluster, Code, Version};
 use crate::client::{CallError, Remote};
@@ -24,17 +24,17 @@ pub const CLOCK_INTERVAL: Duration = Duration::from_secs(3);
 const ANSWERS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listener {
+pub enum ListenerKind {
     Http,
     Peer,
 }
 
 /// An address to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ProbeTarget {
     /// The node that should answer. An endpoint of the command line has none.
     pub node: Option<NodeId>,
-    pub listener: Listener,
+    pub listener: ListenerKind,
     /// `host:port`.
     pub address: String,
     pub tls: bool,
@@ -42,16 +42,16 @@ pub struct Target {
     pub path: String,
 }
 
-impl Target {
-    pub fn new(node: NodeId, listener: Listener, address: &str, tls: bool) -> Target {
-        Target { node: Some(node), listener, address: address.to_owned(), tls, path: "/".to_owned() }
+impl ProbeTarget {
+    pub fn new(node: NodeId, listener: ListenerKind, address: &str, tls: bool) -> ProbeTarget {
+        ProbeTarget { node: Some(node), listener, address: address.to_owned(), tls, path: "/".to_owned() }
     }
 
     /// The subject of findings about this address.
     pub fn subject(&self) -> String {
         match (self.node, self.listener) {
-            (Some(node), Listener::Http) => format!("{node}.http"),
-            (Some(node), Listener::Peer) => format!("{node}.peer"),
+            (Some(node), ListenerKind::Http) => format!("{node}.http"),
+            (Some(node), ListenerKind::Peer) => format!("{node}.peer"),
             (None, _) => self.address.clone(),
         }
     }
@@ -68,7 +68,7 @@ impl Target {
 /// The facts of an address. An error is a message.
 #[derive(Clone, Debug)]
 pub struct Reached {
-    pub target: Target,
+    pub target: ProbeTarget,
     /// The time to connect.
     pub connected: Result<Duration, String>,
     /// The certificate; `None` without TLS or without a connection.
@@ -148,7 +148,7 @@ impl OpenFiles {
 }
 
 /// Checks all targets at the same time. First it only connects, so that handshakes do not lengthen the measured times.
-pub async fn reach_all(targets: Vec<Target>, access: &Access, limit: Duration) -> Vec<Reached> {
+pub async fn reach_all(targets: Vec<ProbeTarget>, access: &ClientAccess, limit: Duration) -> Vec<Reached> {
     let connections = join_all(targets.iter().map(|target| connect(target, limit))).await;
     let examined = targets.into_iter().zip(connections).map(|(target, connection)| async move {
         match connection {
@@ -159,7 +159,7 @@ pub async fn reach_all(targets: Vec<Target>, access: &Access, limit: Duration) -
     join_all(examined).await
 }
 
-async fn connect(target: &Target, limit: Duration) -> Result<(TcpStream, Duration), String> {
+async fn connect(target: &ProbeTarget, limit: Duration) -> Result<(TcpStream, Duration), String> {
     let began = tokio::time::Instant::now();
     match timeout(limit, peer::connect(&target.address)).await {
         Ok(Ok(stream)) => Ok((stream, began.elapsed())),
@@ -169,7 +169,13 @@ async fn connect(target: &Target, limit: Duration) -> Result<(TcpStream, Duratio
 }
 
 /// Checks the certificate at an open connection, and asks the node with other connections.
-async fn examine(target: Target, stream: TcpStream, elapsed: Duration, access: &Access, limit: Duration) -> Reached {
+async fn examine(
+    target: ProbeTarget,
+    stream: TcpStream,
+    elapsed: Duration,
+    access: &ClientAccess,
+    limit: Duration,
+) -> Reached {
     let certificate = match (&access.inspector, target.tls) {
         (Some(inspector), true) => {
             let handshake = timeout(limit, inspector.handshake(stream, target.host())).await;
@@ -179,11 +185,11 @@ async fn examine(target: Target, stream: TcpStream, elapsed: Duration, access: &
         _ => None,
     };
     let answers = match target.listener {
-        Listener::Http => Some(match access.remote(&target.url(), limit) {
+        ListenerKind::Http => Some(match access.remote(&target.url(), limit) {
             Ok(remote) => ask(&remote).await,
             Err(why) => Answers::none(NoAnswer::Failed(why)),
         }),
-        Listener::Peer => None,
+        ListenerKind::Peer => None,
     };
     Reached { target, connected: Ok(elapsed), certificate, answers }
 }
@@ -267,12 +273,12 @@ mod tests {
 
     #[test]
     fn subject_of_an_endpoint_is_its_address() {
-        let target = Target::new(3, Listener::Peer, "[::1]:7203", true);
+        let target = ProbeTarget::new(3, ListenerKind::Peer, "[::1]:7203", true);
         assert_eq!(
             (target.subject(), target.host(), target.url()),
             ("3.peer".into(), "[::1]", "https://[::1]:7203/".into())
         );
-        assert_eq!(Target { node: None, ..target }.subject(), "[::1]:7203");
+        assert_eq!(ProbeTarget { node: None, ..target }.subject(), "[::1]:7203");
     }
 
     #[test]

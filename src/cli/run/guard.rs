@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::messages::{self, Deadlines, Instruction, Report};
+use super::messages::{self, Deadlines, GuardianReport, Instruction};
 use super::{SELF_EXE, codes, descendants};
 use crate::clock::{Clock, SystemClock};
 
@@ -120,7 +120,7 @@ impl Guardian {
     fn launch(&mut self, command: Vec<OsString>, stdin: OwnedFd) {
         let before = self.deadlines.term_at.or(self.deadlines.kill_at);
         if before.is_some_and(|before| SystemClock.elapsed() >= before) {
-            return self.report(&Report::TooLate);
+            return self.report(&GuardianReport::TooLate);
         }
         let mut launcher = Command::new(SELF_EXE);
         launcher.arg0("tenure").arg("run-launch").args(["--parent", &getpid().as_raw_pid().to_string()]);
@@ -128,7 +128,9 @@ impl Guardian {
         launcher.arg("--").args(command).stdin(Stdio::from(stdin)).process_group(self.group.unwrap_or(0));
         match launcher.spawn() {
             Ok(child) => self.main = Some(Pid::from_child(&child)),
-            Err(error) => self.report(&Report::Failed(format!("cannot start the launcher of the command: {error}"))),
+            Err(error) => {
+                self.report(&GuardianReport::Failed(format!("cannot start the launcher of the command: {error}")))
+            }
         }
     }
 
@@ -144,7 +146,7 @@ impl Guardian {
             });
             if !is_running {
                 if let Some(code) = self.code {
-                    self.report(&Report::Ended { code, was_stopped: self.stopping });
+                    self.report(&GuardianReport::Ended { code, was_stopped: self.stopping });
                 }
                 return Ok(());
             }
@@ -172,7 +174,7 @@ impl Guardian {
         let now = SystemClock.elapsed();
         self.draining = match self.draining {
             Draining::Since(since) if now >= since + CLOCK_INTERVAL => {
-                self.report(&Report::Draining { code });
+                self.report(&GuardianReport::Draining { code });
                 Draining::Reported
             }
             Draining::No => Draining::Since(now),
@@ -225,7 +227,7 @@ impl Guardian {
 
     fn begin_to_stop(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
-            self.report(&Report::Stopping);
+            self.report(&GuardianReport::Stopping);
         }
     }
 
@@ -250,7 +252,7 @@ impl Guardian {
     }
 
     /// Ignores errors: a dead or stuck supervisor must not block the guardian.
-    fn report(&self, report: &Report) {
+    fn report(&self, report: &GuardianReport) {
         let _ = (&self.reports).write(&messages::line(report));
     }
 }

@@ -13,7 +13,7 @@ use rustix::termios::tcgetpgrp;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::messages::{self, Instruction, Report};
+use super::messages::{self, GuardianReport, Instruction};
 use super::{SELF_EXE, descendants};
 
 /// A guardian that does not read an instruction within this time counts as stuck.
@@ -60,17 +60,17 @@ impl GuardianHandle {
     /// # Cancel safety
     ///
     /// If the future is dropped, no report is lost.
-    pub async fn report(&mut self) -> Option<Report> {
+    pub async fn report(&mut self) -> Option<GuardianReport> {
         let line = self.reports.next_line().await.ok()??;
         serde_json::from_str(&line).ok()
     }
 
     /// The final report, if it has already arrived.
-    pub async fn received_final_report(&mut self) -> Option<Report> {
+    pub async fn received_final_report(&mut self) -> Option<GuardianReport> {
         let last = async {
             loop {
                 match self.report().await {
-                    Some(Report::Draining { .. } | Report::Stopping) => {}
+                    Some(GuardianReport::Draining { .. } | GuardianReport::Stopping) => {}
                     last => return last,
                 }
             }

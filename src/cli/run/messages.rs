@@ -40,7 +40,7 @@ pub enum Instruction {
 
 /// A report from the guardian.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Report {
+pub enum GuardianReport {
     /// The guardian could not start the command, for this reason.
     Failed(String),
     /// A deadline had passed before the start of the command.

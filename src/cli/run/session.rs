@@ -9,7 +9,7 @@ use super::arguments::Plan;
 use super::codes;
 use super::forwarded::{ForwardedSignals, is_from_terminal};
 use super::guarded::{GuardianHandle, terminal_group};
-use super::messages::{Deadlines, Instruction, Report};
+use super::messages::{Deadlines, GuardianReport, Instruction};
 use crate::api::Code;
 use crate::client::{CallError, ENDPOINTS_VARIABLE, HoldState, Lease, Wait};
 use crate::clock::{Clock, SystemClock};
@@ -199,27 +199,27 @@ impl<'a> Supervisor<'a> {
         self.deadlines.kill_at.map_or(CLOCK_INTERVAL, left).min(CLOCK_INTERVAL)
     }
 
-    fn handle_report(&self, report: Option<Report>) -> AfterReport {
+    fn handle_report(&self, report: Option<GuardianReport>) -> AfterReport {
         let Some(report) = report else { return AfterReport::GuardianDied };
         match report {
-            Report::Failed(why) => {
+            GuardianReport::Failed(why) => {
                 self.say(&why);
                 AfterReport::Return(End::Exited(codes::FAILED))
             }
-            Report::TooLate => {
+            GuardianReport::TooLate => {
                 self.say("the command is not started: the lease was about to expire");
                 AfterReport::Return(End::Lost)
             }
-            Report::Draining { code } => {
+            GuardianReport::Draining { code } => {
                 self.say(&format!("the command has exited ({code}); its child processes still run and keep the lease"));
                 AfterReport::Continue
             }
-            Report::Stopping => {
+            GuardianReport::Stopping => {
                 self.say(&format!("{}: stopping the command", self.why()));
                 AfterReport::Continue
             }
-            Report::Ended { was_stopped: true, .. } => AfterReport::Return(End::Lost),
-            Report::Ended { code, .. } => AfterReport::Return(End::Exited(code)),
+            GuardianReport::Ended { was_stopped: true, .. } => AfterReport::Return(End::Lost),
+            GuardianReport::Ended { code, .. } => AfterReport::Return(End::Exited(code)),
         }
     }
 

@@ -22,7 +22,7 @@ fn hold_transcripts_match_their_recorded_output() {
 struct Transcript {
     hold: Arc<Hold>,
     now: Duration,
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<ProgressCheck>>,
     shown: String,
     /// Renewals have a random jitter.
     _seeded: Seeded,
@@ -32,19 +32,19 @@ type Failure = Box<dyn Error>;
 
 /// What the progress check finds.
 #[derive(Clone, Copy, Default)]
-enum Progress {
+enum ProgressCheck {
     #[default]
     Made,
     Stopped,
     Panic,
 }
 
-impl Progress {
+impl ProgressCheck {
     fn check(self) -> bool {
         match self {
-            Progress::Made => true,
-            Progress::Stopped => false,
-            Progress::Panic => panic!("the progress check panics"),
+            ProgressCheck::Made => true,
+            ProgressCheck::Stopped => false,
+            ProgressCheck::Panic => panic!("the progress check panics"),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Transcript {
             options = options.longest_hold(longest);
         }
         if args.take_key("progress").is_some() {
-            *self.progress.lock() = Progress::Made;
+            *self.progress.lock() = ProgressCheck::Made;
             let progress = self.progress.clone();
             options = options.renew_while(move || {
                 let progress = *progress.lock();
@@ -164,11 +164,11 @@ impl Runner for Transcript {
                 String::new()
             }
             "no_progress" => {
-                *self.progress.lock() = Progress::Stopped;
+                *self.progress.lock() = ProgressCheck::Stopped;
                 String::new()
             }
             "progress_panics" => {
-                *self.progress.lock() = Progress::Panic;
+                *self.progress.lock() = ProgressCheck::Panic;
                 String::new()
             }
             "renew_early" => {

@@ -14,7 +14,7 @@ use crate::api::{Problem, STALE_HEADER};
 use crate::client::CallError;
 use crate::client::RetryBudget;
 use crate::client::retry::{Attempt, AttemptContext, ResolvedAnswer, RetryPolicy, attempts, classify_problem};
-use crate::trace::{self, Kind, Span, TRACEPARENT, TRACESTATE};
+use crate::trace::{self, Span, SpanRole, TRACEPARENT, TRACESTATE};
 
 /// Largest response body, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
@@ -128,7 +128,7 @@ impl Call {
     }
 
     async fn attempt(&self, http: &Http, endpoint: &reqwest::Url, context: AttemptContext) -> Attempt<Vec<u8>> {
-        let span = Span::child(|| self.method.to_string(), Kind::Client);
+        let span = Span::child(|| self.method.to_string(), SpanRole::Client);
         span.set_text("http.request.method", self.method.as_str());
         span.set_text("server.address", endpoint.host_str().unwrap_or_default());
         span.set_number("server.port", endpoint.port_or_known_default().unwrap_or_default().into());

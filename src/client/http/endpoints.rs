@@ -37,12 +37,12 @@ const CLUSTER: &str = "v1/cluster";
 /// adds their addresses, so it also reaches nodes that join later. It never drops the endpoints that it was given.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    inner: Arc<Inner>,
+    inner: Arc<EndpointState>,
     refresh_interval: Duration,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct EndpointState {
     /// The endpoints that the client was given.
     given: Vec<Url>,
     /// These, and the other members of the cluster.
@@ -60,7 +60,7 @@ struct Refresh {
     task: Option<JoinHandle<()>>,
 }
 
-impl Drop for Inner {
+impl Drop for EndpointState {
     fn drop(&mut self) {
         if let Some(task) = self.refresh.get_mut().task.take() {
             task.abort();
@@ -72,7 +72,7 @@ impl Endpoints {
     fn new(given: Vec<Url>) -> Endpoints {
         let urls = Mutex::new(given.clone().into());
         let refresh = Mutex::new(Refresh { began: Instant::now(), has_failure: false, task: None });
-        let inner = Arc::new(Inner { given, urls, preferred: AtomicUsize::new(0), refresh });
+        let inner = Arc::new(EndpointState { given, urls, preferred: AtomicUsize::new(0), refresh });
         Endpoints { inner, refresh_interval: REFRESH_INTERVAL }
     }
 
@@ -140,7 +140,7 @@ impl Endpoints {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Sets the endpoints: the given ones, then the other members. They have the scheme and the path of the node that
     /// answered.
     fn add_members<'m>(&self, answered: &Url, members: impl Iterator<Item = &'m str>) {

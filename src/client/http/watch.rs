@@ -102,18 +102,19 @@ impl Watch {
                     return Ok(Box::pin(parse_events(chunks(response))));
                 }
                 Ok(Ok(response)) => refusal(response).await,
-                Ok(Err(error)) => Refusal::Unavailable(describe_error(endpoint, &error)),
-                Err(_) => {
-                    Refusal::Unavailable(format!("{endpoint} did not answer within {:?}", self.remote.budget.total))
-                }
+                Ok(Err(error)) => WatchRefusal::Unavailable(describe_error(endpoint, &error)),
+                Err(_) => WatchRefusal::Unavailable(format!(
+                    "{endpoint} did not answer within {:?}",
+                    self.remote.budget.total
+                )),
             };
             let why = match refused {
-                Refusal::Final(problem) => return Err(CallError::Refused(problem)),
-                Refusal::Denied(problem) => {
+                WatchRefusal::Final(problem) => return Err(CallError::Refused(problem)),
+                WatchRefusal::Denied(problem) => {
                     denials += 1;
                     denied.insert(problem).detail.clone()
                 }
-                Refusal::Unavailable(why) => {
+                WatchRefusal::Unavailable(why) => {
                     (denials, denied) = (0, None);
                     why
                 }
@@ -144,7 +145,7 @@ fn chunks(response: reqwest::Response) -> impl Stream<Item = Bytes> {
 }
 
 /// Why a node opens no stream.
-enum Refusal {
+enum WatchRefusal {
     /// All nodes answer like this.
     Final(Box<Problem>),
     /// Access control refuses the caller, by the state of this node.
@@ -153,15 +154,15 @@ enum Refusal {
     Unavailable(String),
 }
 
-async fn refusal(response: reqwest::Response) -> Refusal {
+async fn refusal(response: reqwest::Response) -> WatchRefusal {
     let status = response.status();
     match response.json::<Problem>().await {
         Ok(problem) => match problem.code {
-            Code::Compacted | Code::Invalid => Refusal::Final(Box::new(problem)),
-            Code::Unauthenticated | Code::Forbidden => Refusal::Denied(Box::new(problem)),
-            _ => Refusal::Unavailable(problem.detail),
+            Code::Compacted | Code::Invalid => WatchRefusal::Final(Box::new(problem)),
+            Code::Unauthenticated | Code::Forbidden => WatchRefusal::Denied(Box::new(problem)),
+            _ => WatchRefusal::Unavailable(problem.detail),
         },
-        Err(_) => Refusal::Unavailable(format!("the answer was {status}")),
+        Err(_) => WatchRefusal::Unavailable(format!("the answer was {status}")),
     }
 }
 

@@ -49,7 +49,7 @@ use tower::{Layer, Service};
 pub use self::refusal::{BUSY, FAILED, FULL, MALFORMED, MISSING, RESOURCE, STALE};
 use super::{Admission, Gate};
 use crate::token::FencingToken;
-use refusal::Problem;
+use refusal::FenceProblem;
 
 /// The header of the token. Its value is a decimal integer; leading zeros are valid.
 pub const HEADER: &str = "fencing-token";
@@ -92,7 +92,7 @@ impl FenceLayer {
         FenceLayer { gate, key: Arc::new(key) }
     }
 
-    async fn admit(&self, parts: &Parts) -> Result<Fenced, Problem> {
+    async fn admit(&self, parts: &Parts) -> Result<Fenced, FenceProblem> {
         let token = token(&parts.headers)?;
         let admission = self.gate.enter(&(self.key)(parts), token).await?;
         Ok(Fenced(Arc::new(admission)))
@@ -154,14 +154,14 @@ where
 }
 
 /// The token of a request, which must have exactly one.
-pub(crate) fn token(headers: &HeaderMap) -> Result<FencingToken, Problem> {
+pub(crate) fn token(headers: &HeaderMap) -> Result<FencingToken, FenceProblem> {
     let mut values = headers.get_all(HEADER).iter();
-    let value = values.next().ok_or_else(Problem::missing)?;
+    let value = values.next().ok_or_else(FenceProblem::missing)?;
     if values.next().is_some() {
-        return Err(Problem::malformed("the request has more than one Fencing-Token header"));
+        return Err(FenceProblem::malformed("the request has more than one Fencing-Token header"));
     }
-    let text = value.to_str().map_err(|_| Problem::malformed("the Fencing-Token header is not text"))?;
-    text.parse().map_err(|error| Problem::malformed(format!("{error}")))
+    let text = value.to_str().map_err(|_| FenceProblem::malformed("the Fencing-Token header is not text"))?;
+    text.parse().map_err(|error| FenceProblem::malformed(format!("{error}")))
 }
 
 impl fmt::Debug for FenceLayer {

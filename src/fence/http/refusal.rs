@@ -25,7 +25,7 @@ pub const FAILED: &str = "fence_failed";
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct FenceProblem {
     status: StatusCode,
     code: &'static str,
     title: &'static str,
@@ -33,18 +33,18 @@ pub(crate) struct Problem {
     stale: Option<Stale>,
 }
 
-impl Problem {
-    pub fn missing() -> Problem {
+impl FenceProblem {
+    pub fn missing() -> FenceProblem {
         let detail = "send the lease's token as a decimal integer in the Fencing-Token header";
-        Problem::new(StatusCode::BAD_REQUEST, MISSING, "The request has no fencing token", detail)
+        FenceProblem::new(StatusCode::BAD_REQUEST, MISSING, "The request has no fencing token", detail)
     }
 
-    pub fn malformed(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, MALFORMED, "The fencing token is malformed", detail)
+    pub fn malformed(detail: impl Into<String>) -> FenceProblem {
+        FenceProblem::new(StatusCode::BAD_REQUEST, MALFORMED, "The fencing token is malformed", detail)
     }
 
-    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, code, title, detail: detail.into(), stale: None }
+    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> FenceProblem {
+        FenceProblem { status, code, title, detail: detail.into(), stale: None }
     }
 
     pub fn into_response<B: From<String>>(self) -> Response<B> {
@@ -74,8 +74,8 @@ impl Problem {
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Problem {
+impl From<Refused> for FenceProblem {
+    fn from(refused: Refused) -> FenceProblem {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         let (status, code, title) = match refused {
             Refused::Stale(_) => (StatusCode::PRECONDITION_FAILED, STALE, "The fencing token is stale"),
@@ -87,7 +87,7 @@ impl From<Refused> for Problem {
         // Hides the cause, which may have a path of this machine, from the client.
         let detail = if let Refused::Failed(_) = refused { title.to_owned() } else { refused.to_string() };
         let stale = if let Refused::Stale(stale) = refused { Some(stale) } else { None };
-        Problem { status, code, title, detail, stale }
+        FenceProblem { status, code, title, detail, stale }
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
             (Refused::Failed("/var/lib/secret".into()), 503, FAILED, false),
         ];
         for (refused, status, code, retries) in cases {
-            let response = Problem::from(refused.clone()).into_response::<String>();
+            let response = FenceProblem::from(refused.clone()).into_response::<String>();
             assert_eq!(response.status().as_u16(), status, "{refused}");
             assert_eq!(response.headers().get(RETRY_AFTER), retries.then_some(&RETRY_SECONDS), "{refused}");
             let body: Value = serde_json::from_str(response.body()).expect("JSON");

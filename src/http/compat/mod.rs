@@ -21,11 +21,11 @@ use super::input::{Admitted, Body, JsonBody, Params, Routing};
 use super::reads::read_cursor;
 use super::response::{self, ProblemResponse};
 use crate::api::{self, Code, MAX_PAGE, TtlMs};
-use crate::lease::{Lease, LeaseState, ListFilter, Outcome, StateFilter, Transition};
+use crate::lease::{HolderLease, LeaseState, ListFilter, Outcome, StateFilter, Transition};
 use crate::node::{Answer, Query, Request, Served};
 use crate::service;
 use crate::types::{Consistency, HolderId};
-use record::Record;
+use record::ResourceRecord;
 
 /// Reads of histories at the same time for one list.
 const HISTORIES: usize = 16;
@@ -79,10 +79,10 @@ struct PageParams {
 
 /// The response of `GET /api/leases`.
 #[derive(Debug, Serialize)]
-struct Status {
+struct ResourceStatus {
     /// `ready`: the node answers only while it reaches a leader.
     status: &'static str,
-    leases: Vec<Record>,
+    leases: Vec<ResourceRecord>,
 }
 
 /// One request to the node at a time, with the state that its last answer reflects.
@@ -92,8 +92,8 @@ struct Calls<'a> {
 }
 
 /// A lease, its transitions, and the state that they reflect.
-struct Found {
-    record: Record,
+struct FoundLease {
+    record: ResourceRecord,
     /// Whether it is the last grant of its resource. The history may not have the transitions of earlier ones.
     is_last: bool,
     served: Served,
@@ -106,25 +106,25 @@ impl Calls<'_> {
         Ok((response.answer, response.served))
     }
 
-    async fn record(&self, lease: Lease) -> Result<Found, ProblemResponse> {
+    async fn record(&self, lease: HolderLease) -> Result<FoundLease, ProblemResponse> {
         let (answer, served) = self.read(Query::History(lease.name.clone())).await?;
         let transitions: Vec<Transition> = match answer {
             Answer::History(transitions) => transitions,
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
         let is_last = record::is_last(&lease, &transitions);
-        Ok(Found { record: Record::of(&lease, &transitions), is_last, served })
+        Ok(FoundLease { record: ResourceRecord::of(&lease, &transitions), is_last, served })
     }
 
     /// The lease that the holder has now.
-    async fn held(&self, claim: &Claim) -> Result<Lease, ProblemResponse> {
+    async fn held(&self, claim: &Claim) -> Result<HolderLease, ProblemResponse> {
         let names::Mapped { name, .. } = names::of(&claim.resource)?;
         let (answer, served) = self.read(Query::Lease(name)).await?;
         let leases = match answer {
             Answer::Lease(leases) | Answer::List { leases, .. } => leases,
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
-        let is_held = |lease: &Lease| lease.state == LeaseState::Active && lease.holder == claim.holder;
+        let is_held = |lease: &HolderLease| lease.state == LeaseState::Active && lease.holder == claim.holder;
         leases.into_iter().find(is_held).ok_or_else(|| not_held(claim).served(served))
     }
 
@@ -146,7 +146,7 @@ impl Calls<'_> {
     async fn release(&self, claim: &Claim, id: Option<u64>) -> Result<Response, ProblemResponse> {
         let lease = self.held(claim).await?;
         if let Some(id) = id {
-            let Found { record, served, .. } = self.record(lease.clone()).await?;
+            let FoundLease { record, served, .. } = self.record(lease.clone()).await?;
             if record.id != id {
                 return Err(not_held(claim).served(served));
             }
@@ -160,20 +160,20 @@ impl Calls<'_> {
     }
 
     /// The response to a change that was made.
-    async fn answer(&self, status: StatusCode, lease: Lease) -> Result<Response, ProblemResponse> {
-        let Found { record, served, .. } = self.record(lease).await.map_err(after_the_change)?;
+    async fn answer(&self, status: StatusCode, lease: HolderLease) -> Result<Response, ProblemResponse> {
+        let FoundLease { record, served, .. } = self.record(lease).await.map_err(after_the_change)?;
         Ok(stamped(status, &served, &record))
     }
 
     /// One page of leases in these states.
-    async fn list(&self, params: PageParams, states: Vec<StateFilter>) -> Result<Page, ProblemResponse> {
+    async fn list(&self, params: PageParams, states: Vec<StateFilter>) -> Result<RecordPage, ProblemResponse> {
         let limit = params.limit.unwrap_or(MAX_PAGE);
         if !(1..=MAX_PAGE).contains(&limit) {
             return Err(ProblemResponse::invalid(format!("limit: {limit} is outside 1 to {MAX_PAGE}")));
         }
         let mut after = params.cursor.as_deref().map(read_cursor).transpose()?;
         let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states };
-        let mut leases: Vec<Lease> = Vec::new();
+        let mut leases: Vec<HolderLease> = Vec::new();
         let mut bytes = 0;
         let mut reads = 0;
         let served = loop {
@@ -201,21 +201,21 @@ impl Calls<'_> {
             is_same
         });
         let records = stream::iter(leases).map(|lease| self.record(lease)).buffered(HISTORIES);
-        let records = records.try_collect::<Vec<Found>>().await?;
+        let records = records.try_collect::<Vec<FoundLease>>().await?;
         let records = records.into_iter().filter(|found| found.is_last).map(|found| found.record).collect();
-        Ok(Page { records, next: after.as_ref().map(service::write_cursor), served })
+        Ok(RecordPage { records, next: after.as_ref().map(service::write_cursor), served })
     }
 }
 
 /// A page of records.
-struct Page {
-    records: Vec<Record>,
+struct RecordPage {
+    records: Vec<ResourceRecord>,
     next: Option<String>,
     served: Served,
 }
 
-impl Page {
-    fn respond<T: Serialize>(self, body: impl FnOnce(Vec<Record>) -> T) -> Response {
+impl RecordPage {
+    fn respond<T: Serialize>(self, body: impl FnOnce(Vec<ResourceRecord>) -> T) -> Response {
         let mut response = stamped(StatusCode::OK, &self.served, &body(self.records));
         if let Some(next) = self.next.and_then(|next| HeaderValue::try_from(next).ok()) {
             response.headers_mut().insert(CURSOR_HEADER, next);
@@ -283,7 +283,7 @@ async fn release(
 async fn release_by_id(
     State(app): State<App>,
     routing: Routing,
-    Id(id): Id,
+    ResourceId(id): ResourceId,
     Body(claim, _budget): Body<Claim>,
 ) -> Result<Response, ProblemResponse> {
     Calls { app: &app, routing: &routing }.release(&claim, Some(id)).await
@@ -294,7 +294,7 @@ async fn by_id(
     State(app): State<App>,
     _permit: RequestPermit,
     routing: Routing,
-    Id(id): Id,
+    ResourceId(id): ResourceId,
 ) -> Result<Response, ProblemResponse> {
     let calls = Calls { app: &app, routing: &routing };
     let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states: Vec::new() };
@@ -306,7 +306,7 @@ async fn by_id(
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
         for lease in leases.into_iter().filter(|lease| record::may_have(lease, id)) {
-            let Found { record, is_last, served } = calls.record(lease).await?;
+            let FoundLease { record, is_last, served } = calls.record(lease).await?;
             if is_last && record.id == id {
                 return Ok(stamped(StatusCode::OK, &served, &record));
             }
@@ -329,7 +329,7 @@ async fn all(
     Params(params): Params<PageParams>,
 ) -> Result<Response, ProblemResponse> {
     let page = Calls { app: &app, routing: &routing }.list(params, Vec::new()).await?;
-    Ok(page.respond(|leases| Status { status: "ready", leases }))
+    Ok(page.respond(|leases| ResourceStatus { status: "ready", leases }))
 }
 
 macro_rules! list {
@@ -357,7 +357,7 @@ list!(
 );
 
 /// The `{id}` of a path.
-struct Id(u64);
+struct ResourceId(u64);
 
 /// Deserialized by field name, as the name of a lease.
 #[derive(Deserialize)]
@@ -365,13 +365,16 @@ struct IdParam {
     id: String,
 }
 
-impl axum::extract::FromRequestParts<App> for Id {
+impl axum::extract::FromRequestParts<App> for ResourceId {
     type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut axum::http::request::Parts, app: &App) -> Result<Id, ProblemResponse> {
+    async fn from_request_parts(
+        parts: &mut axum::http::request::Parts,
+        app: &App,
+    ) -> Result<ResourceId, ProblemResponse> {
         let path = Path::<IdParam>::from_request_parts(parts, app).await;
         let Path(IdParam { id }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
         let invalid = || ProblemResponse::invalid(format!("id {id:?}: expected an integer"));
-        id.parse().map(Id).map_err(|_| invalid())
+        id.parse().map(ResourceId).map_err(|_| invalid())
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use sha2::{Digest, Sha256};
 
 use super::super::response::ProblemResponse;
-use crate::lease::Lease;
+use crate::lease::HolderLease;
 use crate::types::{LeaseName, MAX_METADATA_BYTES, MAX_NAME_BYTES, Metadata};
 
 /// The prefix of the leases of this service.
@@ -61,7 +61,7 @@ pub(super) fn of(resource: &str) -> Result<Mapped, ProblemResponse> {
 }
 
 /// The resource of a lease. A lease that another route created under an unusual name has that name as its resource.
-pub(super) fn resource(lease: &Lease) -> String {
+pub(super) fn resource(lease: &HolderLease) -> String {
     let text = lease.name.as_str().strip_prefix(PREFIX).unwrap_or(lease.name.as_str());
     if text.contains(HASH_MARK) {
         let stored = lease.metadata.iter().find(|(key, _)| *key == RESOURCE_KEY);

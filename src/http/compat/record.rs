@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::names;
 use crate::api::Timestamp;
-use crate::lease::{Change, Lease, LeaseState, Transition};
+use crate::lease::{Change, HolderLease, LeaseState, Transition};
 
 /// Bits of the id for the position within a log entry. The log index has the 48 bits above them.
 ///
@@ -13,7 +13,7 @@ const PART_BITS: u32 = 13;
 const MAX_PART: u32 = (1 << PART_BITS) - 1;
 
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Record {
+pub(super) struct ResourceRecord {
     pub id: u64,
     resource: String,
     holder: String,
@@ -23,9 +23,9 @@ pub(super) struct Record {
     expires_at: Option<Timestamp>,
 }
 
-impl Record {
+impl ResourceRecord {
     /// `transitions` are those of the lease's name. They can be newer than `lease`.
-    pub fn of(lease: &Lease, transitions: &[Transition]) -> Record {
+    pub fn of(lease: &HolderLease, transitions: &[Transition]) -> ResourceRecord {
         let own = |transition: &&Transition| transition.token == lease.token && transition.holder == lease.holder;
         let is_grant = |transition: &Transition| matches!(transition.change, Change::Granted(_));
         let own = || transitions.iter().filter(own);
@@ -38,7 +38,7 @@ impl Record {
         };
         let ttl: Option<u64> = lease.ttl.into();
         let deadline = ttl.map(|ttl| Timestamp::from_millis(lease.renewed_wall_ms.saturating_add(ttl)));
-        Record {
+        ResourceRecord {
             id: id(lease.token.index, granted.map_or(0, |granted| granted.part)),
             resource: names::resource(lease),
             holder: lease.holder.to_string(),
@@ -56,12 +56,12 @@ fn id(index: u64, part: u32) -> u64 {
 }
 
 /// Whether no later grant of the name is known.
-pub(super) fn is_last(lease: &Lease, transitions: &[Transition]) -> bool {
+pub(super) fn is_last(lease: &HolderLease, transitions: &[Transition]) -> bool {
     transitions.iter().all(|transition| transition.token <= lease.token)
 }
 
 /// Whether the grant of the lease can have this id.
-pub(super) fn may_have(lease: &Lease, id: u64) -> bool {
+pub(super) fn may_have(lease: &HolderLease, id: u64) -> bool {
     lease.token.index == id >> PART_BITS
 }
 

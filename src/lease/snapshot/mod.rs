@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::Machine;
 use super::machine::Tombstone;
-use super::record::Record;
+use super::record::NameRecord;
 use super::timers::Timer;
 use crate::token::FencingToken;
 use crate::types::LeaseName;
@@ -136,7 +136,7 @@ impl Rebuild {
 
 impl Machine {
     /// Derives the indexes and counts of one record, with the same result as applying the entries.
-    fn index(&mut self, name: &LeaseName, record: &Record) {
+    fn index(&mut self, name: &LeaseName, record: &NameRecord) {
         for grant in record.holders.iter() {
             if let Some(at) = grant.deadline {
                 self.timers.add(at, name, Timer::Expiry(grant.token.as_u64()));

@@ -4,8 +4,8 @@ use super::BadSnapshot;
 use super::stored::{
     CountsV2, EndedV2, EventV1, GrantV2, MoreV2, OwnersV1, PartV2, QueueEntryV2, RecordV1, RecordV2, StoredRecord,
 };
-use crate::lease::history::History;
-use crate::lease::record::Record;
+use crate::lease::history::NameHistory;
+use crate::lease::record::NameRecord;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName, MAX_ACCESS_NAME_BYTES, MAX_HOLDER_BYTES, Metadata};
 
 /// Most bytes of grants, waiters and transitions in one stored record: 256 KiB.
@@ -18,7 +18,7 @@ const MAX_OWNERS: usize = PART_BYTES / (MAX_HOLDER_BYTES + MAX_ACCESS_NAME_BYTES
 const ENTRY_BYTES: usize = 6;
 
 /// The records of one name, in order.
-pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+pub(super) fn split<'r>(name: &'r LeaseName, record: &'r NameRecord) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut items = items(record).peekable();
     let mut is_first = true;
     let parts = std::iter::from_fn(move || {
@@ -37,7 +37,7 @@ pub(super) fn split<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterato
 }
 
 /// The records of the owners. A name without owners has none, as in builds without access control.
-fn owners<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = StoredRecord> + 'r {
+fn owners<'r>(name: &'r LeaseName, record: &'r NameRecord) -> impl Iterator<Item = StoredRecord> + 'r {
     let mut all = record.owners.iter().map(|(holder, owner)| (holder.clone(), owner.clone())).peekable();
     std::iter::from_fn(move || {
         all.peek()?;
@@ -47,30 +47,32 @@ fn owners<'r>(name: &'r LeaseName, record: &'r Record) -> impl Iterator<Item = S
 }
 
 /// One item of a name.
-enum Item {
+enum RecordItem {
     Held(GrantV2),
     Waiting(QueueEntryV2),
     Ended(EndedV2),
     Event(EventV1),
 }
 
-fn items(record: &Record) -> impl Iterator<Item = Item> {
-    let held = record.holders.iter().map(|grant| Item::Held(GrantV2::new(grant)));
-    let waiting = record.queue.iter().map(|(ticket, waiter)| Item::Waiting(QueueEntryV2::new(ticket, waiter)));
-    let ended = record.ended.iter().map(|ended| Item::Ended(EndedV2::new(ended)));
-    let events = record.history.events(&record.holders).into_iter().map(|event| Item::Event(EventV1::new(&event)));
+fn items(record: &NameRecord) -> impl Iterator<Item = RecordItem> {
+    let held = record.holders.iter().map(|grant| RecordItem::Held(GrantV2::new(grant)));
+    let waiting = record.queue.iter().map(|(ticket, waiter)| RecordItem::Waiting(QueueEntryV2::new(ticket, waiter)));
+    let ended = record.ended.iter().map(|ended| RecordItem::Ended(EndedV2::new(ended)));
+    let events =
+        record.history.events(&record.holders).into_iter().map(|event| RecordItem::Event(EventV1::new(&event)));
     held.chain(waiting).chain(ended).chain(events)
 }
 
-impl Item {
+impl RecordItem {
     /// An upper bound for its encoded size.
     fn bytes(&self) -> usize {
         let text_bytes = match self {
-            Item::Held(GrantV2 { grant, .. }) | Item::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
+            RecordItem::Held(GrantV2 { grant, .. })
+            | RecordItem::Ended(EndedV2 { grant: GrantV2 { grant, .. }, .. }) => {
                 grant.holder.as_str().len() + metadata_bytes(&grant.metadata)
             }
-            Item::Waiting(waiter) => waiter.holder.as_str().len() + metadata_bytes(&waiter.metadata),
-            Item::Event(event) => event.holder.as_str().len() + event.change.text().len(),
+            RecordItem::Waiting(waiter) => waiter.holder.as_str().len() + metadata_bytes(&waiter.metadata),
+            RecordItem::Event(event) => event.holder.as_str().len() + event.change.text().len(),
         };
         NUMBERS_BYTES + text_bytes
     }
@@ -81,12 +83,12 @@ fn metadata_bytes(metadata: &Metadata) -> usize {
 }
 
 impl PartV2 {
-    fn push(&mut self, item: Item) {
+    fn push(&mut self, item: RecordItem) {
         match item {
-            Item::Held(grant) => self.held.push(grant),
-            Item::Waiting(waiter) => self.waiting.push(waiter),
-            Item::Ended(ended) => self.ended.push(ended),
-            Item::Event(event) => self.history.push(event),
+            RecordItem::Held(grant) => self.held.push(grant),
+            RecordItem::Waiting(waiter) => self.waiting.push(waiter),
+            RecordItem::Ended(ended) => self.ended.push(ended),
+            RecordItem::Event(event) => self.history.push(event),
         }
     }
 
@@ -101,14 +103,14 @@ impl PartV2 {
 }
 
 impl RecordV2 {
-    fn new(name: &LeaseName, record: &Record, part: PartV2) -> RecordV2 {
+    fn new(name: &LeaseName, record: &NameRecord, part: PartV2) -> RecordV2 {
         let counts = CountsV2 {
             held: record.holders.len() as u64,
             waiting: record.queue.len() as u64,
             ended: record.ended.len() as u64,
             history: record.history.len() as u64,
         };
-        let Record { limit, last_grant, delay_until, .. } = *record;
+        let NameRecord { limit, last_grant, delay_until, .. } = *record;
         RecordV2 { name: name.clone(), limit, last_grant, delay_until, counts, part }
     }
 }
@@ -157,7 +159,7 @@ impl RecordBuilder {
     }
 
     /// Builds the record. Encoding the record again must give the same items: none repeated, missing or out of order.
-    pub fn build(self) -> Result<Record, BadSnapshot> {
+    pub fn build(self) -> Result<NameRecord, BadSnapshot> {
         if self.items.counts() != self.counts {
             return Err(BadSnapshot::Incomplete(self.name));
         }
@@ -171,8 +173,8 @@ impl RecordBuilder {
         Ok(record)
     }
 
-    fn record(&self) -> Record {
-        let mut record = Record::new(self.limit);
+    fn record(&self) -> NameRecord {
+        let mut record = NameRecord::new(self.limit);
         record.last_grant = self.last_grant;
         record.delay_until = self.delay_until;
         for held in self.items.held.iter().cloned() {
@@ -185,7 +187,7 @@ impl RecordBuilder {
             record.ended.insert(ended.into_ended());
         }
         let events = self.items.history.iter().cloned().map(EventV1::into_event).collect();
-        record.history = History::of(events, &record.holders);
+        record.history = NameHistory::of(events, &record.holders);
         for (holder, owner) in self.owners.iter().cloned() {
             record.owners.insert(holder, owner);
         }
@@ -193,7 +195,7 @@ impl RecordBuilder {
         record
     }
 
-    fn matches(&self, record: &Record) -> bool {
+    fn matches(&self, record: &NameRecord) -> bool {
         let events = record.history.events(&record.holders);
         let owners = record.owners.iter().map(|(holder, owner)| (holder.clone(), owner.clone()));
         self.owners.iter().cloned().eq(owners)
@@ -227,7 +229,7 @@ mod tests {
     }
 
     /// Items with the largest numbers and 32 entries of metadata, each with its encoded size.
-    fn largest() -> [(Item, usize); 5] {
+    fn largest() -> [(RecordItem, usize); 5] {
         let metadata = (0..32).map(|number| (format!("key-{number:02}"), "v".repeat(122))).collect();
         let metadata = Metadata::new(metadata).expect("metadata within its bounds");
         let holder = HolderId::new("h".repeat(200)).expect("a valid holder");
@@ -278,11 +280,11 @@ mod tests {
         let (bytes_held, bytes_waiting, bytes_ended) = (encoded(&held), encoded(&waiting), encoded(&ended));
         let (bytes_revoked, bytes_handed_over) = (encoded(&revoked), encoded(&handed_over));
         [
-            (Item::Held(held), bytes_held),
-            (Item::Waiting(waiting), bytes_waiting),
-            (Item::Ended(ended), bytes_ended),
-            (Item::Event(revoked), bytes_revoked),
-            (Item::Event(handed_over), bytes_handed_over),
+            (RecordItem::Held(held), bytes_held),
+            (RecordItem::Waiting(waiting), bytes_waiting),
+            (RecordItem::Ended(ended), bytes_ended),
+            (RecordItem::Event(revoked), bytes_revoked),
+            (RecordItem::Event(handed_over), bytes_handed_over),
         ]
     }
 

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Caller;
 use crate::lease::Command;
-use crate::node::{Forward, Inner, Node, NodeFailure, Request};
+use crate::node::{Forward, Node, NodeCore, NodeFailure, Request};
 use crate::peer::Transport;
 use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
@@ -110,7 +110,7 @@ async fn stop_all<S: Storage, T: Transport>(
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Removes every waiting request of this process from its queue, and waits until all of them have ended.
     ///
     /// A request that was granted first ends with its grant. A request that cannot leave in time ends with an unknown

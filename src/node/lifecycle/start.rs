@@ -1,6 +1,6 @@
 //! The start of a node in three stages. Each stage consumes the value of the one before.
 //!
-//! 1. [`open`]: the parts of the node, and the promise to the file `PROMISE`.
+//! 1. [`open`]: the parts of the node, and the vote lease in the file `PROMISE`.
 //! 2. [`OpenNode::restore`]: the quarantine, Raft with its replica, and the disks of the members.
 //! 3. [`RestoredNode::serve`]: the peer listener, the tasks, and requests.
 //!
@@ -18,17 +18,17 @@ use crate::config::{BackupSchedule, LeaseSettings, MemberConfig, Problems, RaftT
 use crate::lease::WaiterId;
 use crate::node::backup::Backups;
 use crate::node::leader::LeaderClock;
-use crate::node::lifecycle::promise;
 use crate::node::lifecycle::shutdown::Lifecycle;
+use crate::node::lifecycle::vote_lease;
 use crate::node::membership::join::{self, MemberRegistry};
 use crate::node::metrics::TransitionCounters;
 use crate::node::request::call::NodeService;
 use crate::node::request::propose::{JobReceiver, Proposer};
 use crate::node::request::wait::WaitRegistry;
 use crate::node::watch::EventLog;
-use crate::node::{Inner, Node, NodeSettings, Requests, Timeouts};
-use crate::peer::{self, Incarnations, Listener, PeerIdentity, Services, TcpTransport, Transport};
-use crate::raft::{FeatureLevel, Observer, RaftHandle, Replica, blocking};
+use crate::node::{Node, NodeCore, NodeSettings, Requests, Timeouts};
+use crate::peer::{self, Incarnations, PeerIdentity, PeerListener, Services, TcpTransport, Transport};
+use crate::raft::{ApplyObserver, FeatureLevel, RaftHandle, Replica, blocking};
 use crate::storage::{self, DirectoryFiles, DiskStorage, Files, Opened, Storage, StorageError, measure_fsync};
 use crate::time::{self, inherit_time};
 use crate::tls::{NodeTls, TlsError};
@@ -86,7 +86,7 @@ pub enum StartError {
     Tls(#[from] TlsError),
     /// A peer refuses this node.
     #[error(transparent)]
-    Refused(#[from] peer::Refusal),
+    Refused(#[from] peer::PeerRefusal),
     /// Raft cannot restore its state from the store.
     #[error("cannot restore Raft: {0}")]
     Raft(String),
@@ -95,7 +95,7 @@ pub enum StartError {
         "cannot read or write the file PROMISE in the data directory. If it is damaged, remove it after the node has \
          been down for longer than any leadership lease it was configured with"
     )]
-    Promise(#[source] std::io::Error),
+    VoteLease(#[source] std::io::Error),
 }
 
 /// The parts of a node that its environment supplies: the system, or the simulation.
@@ -111,7 +111,7 @@ pub(crate) struct NodeParts<S: Storage, T: Transport> {
     pub files: Arc<dyn Files>,
     pub clock: Arc<dyn Clock>,
     /// The observers of applied entries outside the node.
-    pub observers: Vec<Arc<dyn Observer>>,
+    pub observers: Vec<Arc<dyn ApplyObserver>>,
     /// The certificates, to keep them current.
     pub tls: Option<NodeTls>,
 }
@@ -123,8 +123,8 @@ impl NodeConfig {
 
     /// The identity of this node with this data directory.
     pub(crate) fn identity(&self, incarnation: u64) -> PeerIdentity {
-        let promise = self.raft.leadership_lease();
-        PeerIdentity { cluster: self.cluster.clone(), node: self.id, incarnation, promise }
+        let vote_lease = self.raft.leadership_lease();
+        PeerIdentity { cluster: self.cluster.clone(), node: self.id, incarnation, vote_lease }
     }
 }
 
@@ -154,7 +154,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// A failed start returns its error after all resources are released. A dropped start releases them in the
     /// background.
-    pub(crate) async fn start<L: Listener>(
+    pub(crate) async fn start<L: PeerListener>(
         config: NodeConfig,
         parts: NodeParts<S, T>,
         listener: L,
@@ -179,8 +179,8 @@ struct OpenNode<S: Storage, T: Transport> {
     parts: NodeParts<S, T>,
     lifecycle: Lifecycle<S>,
     owner: DropGuard,
-    /// The longest promise that this node may have given before this start.
-    promised: Duration,
+    /// The longest vote lease that this node may have given before this start.
+    vote_lease_left: Duration,
 }
 
 /// A node with the state of its store. It does not answer other nodes yet, and Raft does not run.
@@ -189,34 +189,34 @@ struct RestoredNode<S: Storage, T: Transport> {
     identity: PeerIdentity,
     known: Arc<MemberRegistry>,
     files: Arc<dyn Files>,
-    inner: Arc<Inner<S, T>>,
+    inner: Arc<NodeCore<S, T>>,
     jobs: JobReceiver,
     left: mpsc::UnboundedReceiver<WaiterId>,
     owner: DropGuard,
 }
 
-/// Stage 1: records the promise that this node will give.
+/// Stage 1: records the vote lease that this node will give.
 async fn open<S: Storage, T: Transport>(
     config: NodeConfig,
     parts: NodeParts<S, T>,
     lifecycle: Lifecycle<S>,
     owner: DropGuard,
 ) -> Result<OpenNode<S, T>, StartError> {
-    let (files, promise) = (parts.files.clone(), parts.identity.promise);
-    let exchanged = blocking::<S, _>(move || promise::exchange(&*files, promise)).await;
-    let promised = exchanged.map_err(StartError::Promise)?;
-    Ok(OpenNode { config, parts, lifecycle, owner, promised })
+    let (files, vote_lease) = (parts.files.clone(), parts.identity.vote_lease);
+    let exchanged = blocking::<S, _>(move || vote_lease::exchange(&*files, vote_lease)).await;
+    let vote_lease_left = exchanged.map_err(StartError::VoteLease)?;
+    Ok(OpenNode { config, parts, lifecycle, owner, vote_lease_left })
 }
 
 impl<S: Storage, T: Transport> OpenNode<S, T> {
-    /// Stage 2: waits until earlier promises are over, and restores the state from the store.
+    /// Stage 2: waits until earlier vote leases are over, and restores the state from the store.
     async fn restore(self) -> Result<RestoredNode<S, T>, StartError> {
-        let OpenNode { config, parts, lifecycle, owner, promised } = self;
+        let OpenNode { config, parts, lifecycle, owner, vote_lease_left } = self;
         let NodeParts { storage, transport, identity, known, is_new, files, clock, observers, tls } = parts;
         if !is_new {
-            // Before the restart, this node may have promised a leader not to vote for another one. The promise is only
+            // Before the restart, this node may have promised a leader not to vote for another one. The vote lease is only
             // in memory, so it is lost and may still be in force.
-            time::sleep(config.raft.by_any_clock(promised)).await;
+            time::sleep(config.raft.by_any_clock(vote_lease_left)).await;
         }
         if storage.is_empty()
             && let Some(refusal) = join::ask(&transport, config.id, config.peers()).await
@@ -228,7 +228,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         }
         let (waits, left) = WaitRegistry::new();
         let events = Arc::new(EventLog::new(lifecycle.stop.clone()));
-        let own: [Arc<dyn Observer>; 3] = [Arc::new(TransitionCounters::new()), waits.clone(), events.clone()];
+        let own: [Arc<dyn ApplyObserver>; 3] = [Arc::new(TransitionCounters::new()), waits.clone(), events.clone()];
         let replica = Replica::new(own.into_iter().chain(observers).collect(), config.feature_level);
         let raft = RaftHandle::build(
             config.id,
@@ -245,7 +245,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
         known.load(replica, raft.joined_in_log().await.map_err(StartError::Raft)?);
         known.observe(config.id, identity.incarnation);
         let (proposer, jobs) = Proposer::new();
-        let inner = Inner {
+        let inner = NodeCore {
             settings: NodeSettings::new(&config),
             raft,
             storage,
@@ -270,9 +270,9 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
 
 impl<S: Storage, T: Transport> RestoredNode<S, T> {
     /// Stage 3: answers other nodes, runs Raft and the tasks, and accepts requests.
-    async fn serve(self, listener: impl Listener) -> Result<Node<S, T>, StartError> {
+    async fn serve(self, listener: impl PeerListener) -> Result<Node<S, T>, StartError> {
         let RestoredNode { config, identity, known, files, inner, jobs, left, owner } = self;
-        let (incarnation, promise) = (identity.incarnation, identity.promise);
+        let (incarnation, vote_lease) = (identity.incarnation, identity.vote_lease);
         inner.begin(&config, jobs, left, known.clone());
         let services = Services { raft: inner.raft.service(), node: NodeService(inner.clone()) };
         let serve = listener.serve(identity, known.clone(), services, inner.lifecycle.stop.clone());
@@ -283,8 +283,8 @@ impl<S: Storage, T: Transport> RestoredNode<S, T> {
         }
         inner.lifecycle.spawn(inner.clone().keep_feature_level());
         inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members));
-        let renewed = blocking::<S, _>(move || promise::renew(&*files, promise)).await;
-        renewed.map_err(StartError::Promise)?;
+        let renewed = blocking::<S, _>(move || vote_lease::renew(&*files, vote_lease)).await;
+        renewed.map_err(StartError::VoteLease)?;
         Ok(Node { inner, owner: Some(Arc::new(owner)) })
     }
 }

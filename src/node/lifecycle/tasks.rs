@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
 use crate::lease::{Command, WaiterId};
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::node::leader::Timekeeper;
 use crate::node::lifecycle::start::NodeConfig;
 use crate::node::membership::join::MemberRegistry;
@@ -21,7 +21,7 @@ const KEEP_WAITING_BYTES: usize = 32 << 10;
 /// Most `LeaveQueue` commands that are proposed concurrently.
 const LEAVE_AT_ONCE: usize = 1_024;
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     pub(in crate::node) fn begin(
         self: &Arc<Self>,
         config: &NodeConfig,
@@ -29,7 +29,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         left: mpsc::UnboundedReceiver<WaiterId>,
         known: Arc<MemberRegistry>,
     ) {
-        let Inner { raft, requests, lifecycle, .. } = &**self;
+        let NodeCore { raft, requests, lifecycle, .. } = &**self;
         let (clock, stop) = (&requests.clock, &lifecycle.stop);
         let run = propose::run(jobs, raft.clone(), clock.clone(), config.lease.limits, stop.clone());
         lifecycle.tasks.spawn(inherit_time(run));

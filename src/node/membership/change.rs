@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{MAX_ID, MAX_NODES, address_problem};
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Answer, RequestError};
 use crate::node::status::MemberStatus;
 use crate::peer::Transport;
-use crate::raft::{Change, ChangeError, PeerInfo, TransferError};
+use crate::raft::{ChangeError, MembershipChange, PeerInfo, TransferError};
 use crate::storage::Storage;
 use crate::types::{MemberChange, MemberState, NodeId, Role};
 
@@ -37,7 +37,7 @@ pub enum MemberRefusal {
 }
 
 /// The facts that decide whether the leader makes a change.
-struct View {
+struct MembershipView {
     own: NodeId,
     members: Vec<MemberStatus>,
     /// The ids of all nodes that joined the cluster, removed ones included.
@@ -54,10 +54,10 @@ enum Step {
     Done,
     /// The leader must first transfer its leadership.
     TransferFirst,
-    Make(Change),
+    Make(MembershipChange),
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Makes a change as the leader of a term.
     pub(in crate::node) async fn change_members(
         self: &Arc<Self>,
@@ -105,7 +105,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
 
     /// A new leader has not heard the members yet, so it waits for them. A member that stays silent is unreachable. The
     /// wait ends well before the request does.
-    async fn view(&self, leader_term: &LeaderTerm) -> Result<View, ProposeError> {
+    async fn view(&self, leader_term: &LeaderTerm) -> Result<MembershipView, ProposeError> {
         let clock = &self.requests.clock;
         let longest = self.settings.timeouts.leaderless.min(self.settings.timeouts.request / 2);
         let members = loop {
@@ -119,7 +119,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
             tokio::time::sleep(HEARD_POLL).await;
         };
-        Ok(View {
+        Ok(MembershipView {
             own: self.settings.id,
             members,
             used: self.raft.replica().read(|state| state.joined.keys().copied().collect()),
@@ -129,7 +129,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 }
 
-impl View {
+impl MembershipView {
     fn next_step(&self, change: &MemberChange) -> Result<Step, RequestError> {
         if self.is_changing {
             return Err(in_progress());
@@ -142,7 +142,7 @@ impl View {
                     return Ok(Step::Done);
                 }
                 self.caught_up(member)?;
-                Ok(Step::Make(Change::Promote(*id)))
+                Ok(Step::Make(MembershipChange::Promote(*id)))
             }
             MemberChange::Remove { id, force } => self.remove(*id, *force),
             MemberChange::Replace { old, new } => {
@@ -158,7 +158,7 @@ impl View {
                 if old.id == self.own {
                     return Ok(Step::TransferFirst);
                 }
-                Ok(Step::Make(Change::Replace { old: old.id, new: new.id }))
+                Ok(Step::Make(MembershipChange::Replace { old: old.id, new: new.id }))
             }
             MemberChange::Update { id, http, peer } => {
                 let member = self.member(*id)?;
@@ -166,7 +166,7 @@ impl View {
                 if (&member.http, &member.peer) == (http, peer) {
                     return Ok(Step::Done);
                 }
-                Ok(Step::Make(Change::SetAddresses(*id, info(http, peer))))
+                Ok(Step::Make(MembershipChange::SetAddresses(*id, info(http, peer))))
             }
         }
     }
@@ -188,13 +188,13 @@ impl View {
             return Err(refused(format!("the id {id} is outside 1 to {MAX_ID}")));
         }
         self.can_use(id, &info.http, &info.peer)?;
-        Ok(Step::Make(Change::AddLearner(id, info)))
+        Ok(Step::Make(MembershipChange::AddLearner(id, info)))
     }
 
     fn remove(&self, id: NodeId, force: bool) -> Result<Step, RequestError> {
         let member = self.member(id)?;
         if member.role == Role::Learner {
-            return Ok(Step::Make(Change::Remove(id)));
+            return Ok(Step::Make(MembershipChange::Remove(id)));
         }
         if self.voters().count() == 1 {
             return Err(refused(format!("node {id} is the only voter: add another one first")));
@@ -205,7 +205,7 @@ impl View {
         if id == self.own {
             return Ok(Step::TransferFirst);
         }
-        Ok(Step::Make(Change::Remove(id)))
+        Ok(Step::Make(MembershipChange::Remove(id)))
     }
 
     fn member(&self, id: NodeId) -> Result<&MemberStatus, RequestError> {
@@ -334,9 +334,9 @@ mod tests {
     }
 
     /// Node 1 leads nodes 2 and 3, and node 4 is a learner. Node 9 was removed.
-    fn view() -> View {
+    fn view() -> MembershipView {
         let roles = [(1, Role::Leader), (2, Role::Follower), (3, Role::Follower), (4, Role::Learner)];
-        View {
+        MembershipView {
             own: 1,
             members: roles.map(|(id, role)| member(id, role)).to_vec(),
             used: BTreeSet::from([1, 2, 3, 4, 9]),
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn with(id: usize, change: impl Fn(&mut MemberStatus)) -> View {
+    fn with(id: usize, change: impl Fn(&mut MemberStatus)) -> MembershipView {
         let mut view = view();
         change(&mut view.members[id - 1]);
         view
@@ -360,11 +360,11 @@ mod tests {
     }
 
     /// The step, or the words of the refusal.
-    fn step(view: &View, change: &MemberChange) -> Result<Step, String> {
+    fn step(view: &MembershipView, change: &MemberChange) -> Result<Step, String> {
         view.next_step(change).map_err(|error| error.to_string())
     }
 
-    fn assert_refused(view: &View, change: &MemberChange, why: &str) {
+    fn assert_refused(view: &MembershipView, change: &MemberChange, why: &str) {
         let refused = step(view, change).expect_err("the change is refused");
         assert!(refused.contains(why), "{change:?}: {refused:?} does not contain {why:?}");
     }
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn new_node_is_added_as_a_learner() {
         let change = add(5, "127.0.0.1:8005", "127.0.0.1:9005");
-        let made = Change::AddLearner(5, info("127.0.0.1:8005", "127.0.0.1:9005"));
+        let made = MembershipChange::AddLearner(5, info("127.0.0.1:8005", "127.0.0.1:9005"));
         assert_eq!(step(&view(), &change), Ok(Step::Make(made)));
         assert_eq!(step(&view(), &add(4, "127.0.0.1:8004", "127.0.0.1:9004")), Ok(Step::Done), "a repeated request");
     }
@@ -392,7 +392,7 @@ mod tests {
         ] {
             assert_refused(&view(), &change, why);
         }
-        let trusted = View { may_be_reached: true, ..view() };
+        let trusted = MembershipView { may_be_reached: true, ..view() };
         assert!(step(&trusted, &add(5, "10.0.0.5:1", "10.0.0.5:2")).is_ok());
     }
 
@@ -409,11 +409,11 @@ mod tests {
     fn learner_that_lags_or_is_unknown_is_not_promoted() {
         let promote = MemberChange::Promote { id: 4 };
         let replace = MemberChange::Replace { old: 3, new: 4 };
-        assert_eq!(step(&view(), &promote), Ok(Step::Make(Change::Promote(4))));
-        assert_eq!(step(&view(), &replace), Ok(Step::Make(Change::Replace { old: 3, new: 4 })));
+        assert_eq!(step(&view(), &promote), Ok(Step::Make(MembershipChange::Promote(4))));
+        assert_eq!(step(&view(), &replace), Ok(Step::Make(MembershipChange::Replace { old: 3, new: 4 })));
         assert_eq!(step(&view(), &MemberChange::Promote { id: 2 }), Ok(Step::Done), "it is a voter");
         assert!(step(&with(4, |learner| learner.lag = Some(MAX_VOTER_LAG)), &promote).is_ok());
-        let never_joined = View { used: BTreeSet::from([1, 2, 3]), ..view() };
+        let never_joined = MembershipView { used: BTreeSet::from([1, 2, 3]), ..view() };
         for change in [promote, replace] {
             let behind = with(4, |learner| learner.lag = Some(MAX_VOTER_LAG + 1));
             assert_refused(&behind, &change, "node 4 lacks 257 log entries: expected at most 256");
@@ -426,13 +426,13 @@ mod tests {
 
     #[test]
     fn healthy_majority_stays_after_a_removal() {
-        assert_eq!(step(&view(), &remove(3)), Ok(Step::Make(Change::Remove(3))));
+        assert_eq!(step(&view(), &remove(3)), Ok(Step::Make(MembershipChange::Remove(3))));
         let one_down = with(2, |voter| voter.state = MemberState::Unreachable);
         assert_refused(&one_down, &remove(3), "only 1 of 2 voters would be healthy");
-        assert_eq!(step(&one_down, &remove(2)), Ok(Step::Make(Change::Remove(2))), "the broken one");
+        assert_eq!(step(&one_down, &remove(2)), Ok(Step::Make(MembershipChange::Remove(2))), "the broken one");
         let forced = MemberChange::Remove { id: 3, force: true };
-        assert_eq!(step(&one_down, &forced), Ok(Step::Make(Change::Remove(3))));
-        assert_eq!(step(&one_down, &remove(4)), Ok(Step::Make(Change::Remove(4))), "a learner has no vote");
+        assert_eq!(step(&one_down, &forced), Ok(Step::Make(MembershipChange::Remove(3))));
+        assert_eq!(step(&one_down, &remove(4)), Ok(Step::Make(MembershipChange::Remove(4))), "a learner has no vote");
         let lagging = with(2, |voter| voter.state = MemberState::Lagging);
         assert_refused(&lagging, &remove(3), "only 1 of 2 voters would be healthy");
     }
@@ -454,7 +454,7 @@ mod tests {
 
     #[test]
     fn second_change_is_refused() {
-        let changing = View { is_changing: true, ..view() };
+        let changing = MembershipView { is_changing: true, ..view() };
         let refused = changing.next_step(&remove(4)).expect_err("refused");
         assert!(
             matches!(refused, RequestError::MemberRefused { refusal: MemberRefusal::InProgress, .. }),

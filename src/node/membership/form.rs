@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 
 use crate::config::MemberConfig;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
-use crate::node::{Inner, NodeFailure, Request};
+use crate::node::{NodeCore, NodeFailure, Request};
 use crate::peer::{Lane, Payload, Transport};
 use crate::raft::PeerInfo;
 use crate::storage::{Storage, codec};
@@ -28,14 +28,14 @@ const STORE_STATE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The answers of the other members about their stores.
 #[derive(Debug, Default)]
-struct Answers {
+struct StoreAnswers {
     /// Number of members with an empty store.
     empty: usize,
     /// A member whose store is not empty.
     formed: Option<NodeId>,
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Forms the cluster if this node has the lowest id.
     ///
     /// Returns when the cluster is formed, or when another node has data. In the latter case this node lost its disk,
@@ -67,10 +67,10 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
     }
 
-    async fn store_states(&self, members: &[MemberConfig]) -> Answers {
+    async fn store_states(&self, members: &[MemberConfig]) -> StoreAnswers {
         let others = members.iter().filter(|member| member.id != self.settings.id);
         let asked = others.map(|member| async move { (member.id, self.store_state(member).await) });
-        let mut answers = Answers::default();
+        let mut answers = StoreAnswers::default();
         for (node, is_empty) in join_all(asked).await {
             match is_empty {
                 Some(true) => answers.empty += 1,

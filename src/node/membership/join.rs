@@ -21,8 +21,8 @@ use crate::config::MemberConfig;
 use crate::node::membership::form::store_state_call;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeReply};
 use crate::node::request::route::Forward;
-use crate::node::{Inner, NodeFailure, Request};
-use crate::peer::{Incarnations, Lane, PeerError, Refusal, Transport};
+use crate::node::{NodeCore, NodeFailure, Request};
+use crate::peer::{Incarnations, Lane, PeerError, PeerRefusal, Transport};
 use crate::raft::{Joined, PeerInfo, Proposal, RaftHandle, Replica};
 use crate::storage::{Storage, codec};
 use crate::types::{MemberChange, NodeId};
@@ -115,7 +115,7 @@ impl Incarnations for MemberRegistry {
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Looks after the membership until the node stops or fails.
     ///
     /// A leader proposes the incarnations that it observed, and completes the change of an earlier leader. A node that
@@ -178,15 +178,15 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     }
 
     /// Returns the reason why this node does not belong to the cluster, if a peer or the own state has one.
-    async fn follow_members(self: &Arc<Self>, incarnation: u64, configured: &[MemberConfig]) -> Option<Refusal> {
+    async fn follow_members(self: &Arc<Self>, incarnation: u64, configured: &[MemberConfig]) -> Option<PeerRefusal> {
         let own = self.settings.id;
         let (joined, is_removed) =
             self.raft.replica().read(|state| (state.joined.get(&own).copied(), state.is_removed(own)));
         if is_removed {
-            return Some(Refusal::Removed { node: own });
+            return Some(PeerRefusal::Removed { node: own });
         }
         if let Some(joined) = joined.filter(|&joined| joined != incarnation) {
-            return Some(Refusal::OtherDisk { node: own, joined, now: incarnation });
+            return Some(PeerRefusal::OtherDisk { node: own, joined, now: incarnation });
         }
         let membership = self.raft.current_membership();
         let is_heard = self.raft.last_contact().is_some_and(|heard| heard <= self.settings.timeouts.leaderless);
@@ -228,18 +228,18 @@ pub(in crate::node) async fn ask<T: Transport>(
     transport: &T,
     own: NodeId,
     peers: impl IntoIterator<Item = (NodeId, &str)>,
-) -> Option<Refusal> {
+) -> Option<PeerRefusal> {
     for (peer, address) in peers.into_iter().filter(|(peer, _)| *peer != own) {
         let asked = transport.call(peer, address, Lane::Control, store_state_call(), CALL_TIMEOUT).await;
         match asked {
             Err(PeerError::Refused {
-                reason: reason @ (Refusal::OtherDisk { node, .. } | Refusal::Removed { node }),
+                reason: reason @ (PeerRefusal::OtherDisk { node, .. } | PeerRefusal::Removed { node }),
                 ..
             }) if node == own => {
                 return Some(reason);
             }
             Ok(reply) if matches!(codec::decode(&reply, MAX_REPLY_BYTES), Ok(NodeReply::Removed)) => {
-                return Some(Refusal::Removed { node: own });
+                return Some(PeerRefusal::Removed { node: own });
             }
             _ => {}
         }

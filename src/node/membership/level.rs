@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::node::membership::join::STEP_TIMEOUT;
 use crate::node::request::RequestError;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
@@ -22,7 +22,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of a member.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// As the leader, raises the level of the cluster. Returns when it is the level of this node.
     pub(in crate::node) async fn keep_feature_level(self: Arc<Self>) {
         let mut leads = self.requests.clock.changes();

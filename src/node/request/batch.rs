@@ -2,8 +2,8 @@
 
 use futures_util::future::join_all;
 
-use crate::lease::{Command, Lease, Lost, Outcome, Renewal};
-use crate::node::Inner;
+use crate::lease::{Command, HolderLease, Lost, Outcome, Renewal};
+use crate::node::NodeCore;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::Answer;
 use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
@@ -12,7 +12,7 @@ use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::{AccessName, HolderId, Metadata};
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Proposes the renewals in parts, so that each part fits into a log entry.
     pub(in crate::node) async fn renew(
         &self,
@@ -71,7 +71,7 @@ fn merge(parts: Vec<Result<AppliedOutcome, ProposeError>>) -> Result<Answer, Pro
 }
 
 /// Removes the metadata from the answer to a batch. The metadata of 10,000 leases takes 45 MB, and the holder knows it.
-fn without_metadata(mut renewed: Vec<Result<Lease, Lost>>) -> Vec<Result<Lease, Lost>> {
+fn without_metadata(mut renewed: Vec<Result<HolderLease, Lost>>) -> Vec<Result<HolderLease, Lost>> {
     if renewed.len() > 1 {
         renewed.iter_mut().flatten().for_each(|lease| lease.metadata = Metadata::default());
     }

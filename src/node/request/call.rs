@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Caller;
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Request, RequestError, Response};
 use crate::peer::{Service, Transport};
@@ -93,7 +93,7 @@ impl NodeCall {
 }
 
 /// Answers the calls of other nodes.
-pub(crate) struct NodeService<S: Storage, T: Transport>(pub Arc<Inner<S, T>>);
+pub(crate) struct NodeService<S: Storage, T: Transport>(pub Arc<NodeCore<S, T>>);
 
 impl<S: Storage, T: Transport> Service for NodeService<S, T> {
     async fn serve(&self, from: NodeId, body: Bytes) -> Bytes {
@@ -122,7 +122,7 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Like [`execute_for_peer`](Self::execute_for_peer), in the trace of the forwarding node.
     async fn execute_in_trace(
         self: &Arc<Self>,

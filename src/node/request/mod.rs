@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::access::{AccessChange, AccessView, Denied, Need};
-use crate::lease::{Acquire, Command, Explanation, Lease, ListCursor, ListFilter, Outcome, Transition, Waiter};
+use crate::lease::{Acquire, Command, Explanation, HolderLease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
 use crate::node::request::propose::Class;
 use crate::node::status::MemberStatus;
@@ -108,12 +108,12 @@ pub enum Answer {
     WaitAbandoned,
     /// The current holders of a lease, or otherwise the last ended grant that is kept. Empty if neither exists. A lease
     /// with more holders than fit into one answer is answered with the first page of a `List`.
-    Lease(Vec<Lease>),
+    Lease(Vec<HolderLease>),
     History(Vec<Transition>),
     Queue(Vec<Waiter>),
     Explain(Explanation),
     List {
-        leases: Vec<Lease>,
+        leases: Vec<HolderLease>,
         next: Option<ListCursor>,
     },
     Members(Vec<MemberStatus>),

@@ -1,7 +1,7 @@
 //! Reads of the replicated state: by the leader, or from the memory of any node.
 
 use crate::lease::{Machine, SHOWN};
-use crate::node::Inner;
+use crate::node::NodeCore;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::ProposeError;
 use crate::node::request::{Answer, Query, Response};
@@ -9,7 +9,7 @@ use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::Consistency;
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     pub(in crate::node) async fn read_as_leader(
         &self,
         leader_term: &LeaderTerm,

@@ -17,12 +17,12 @@ use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
-use crate::node::{Inner, Node, NodeFailure};
+use crate::node::{Node, NodeCore, NodeFailure};
 use crate::peer::{self, Payload, PeerError, Transport};
 use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State};
 use crate::storage::Storage;
 use crate::storage::codec;
-use crate::trace::{Kind, Span};
+use crate::trace::{Span, SpanRole};
 use crate::types::{AccessName, Consistency, NodeId};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
@@ -77,7 +77,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     pub(in crate::node) async fn route(
         self: &Arc<Self>,
         caller: &Caller,
@@ -168,14 +168,14 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         }
         let info = self.raft.member(leader).ok_or(ProposeError::NotLeader)?;
         match forward {
-            Forward::Once => self.forward(Leader { node: leader, term, info }, caller, &request).await,
+            Forward::Once => self.forward(KnownLeader { node: leader, term, info }, caller, &request).await,
             Forward::Never => Err(ProposeError::Refused(RequestError::NotLeader { leader, http: info.http })),
         }
     }
 
     /// Forwards a request to the leader.
-    async fn forward(&self, leader: Leader, caller: &Caller, request: &Request) -> Result<Response, ProposeError> {
-        let span = Span::child(|| "forward", Kind::Client);
+    async fn forward(&self, leader: KnownLeader, caller: &Caller, request: &Request) -> Result<Response, ProposeError> {
+        let span = Span::child(|| "forward", SpanRole::Client);
         span.set_number("tenure.leader", leader.node);
         let forwarded = self.forward_with(&span, leader, caller, request).await;
         if let Err(error) = &forwarded {
@@ -187,11 +187,11 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     async fn forward_with(
         &self,
         span: &Span,
-        leader: Leader,
+        leader: KnownLeader,
         caller: &Caller,
         request: &Request,
     ) -> Result<Response, ProposeError> {
-        let Leader { node: leader, term, info } = leader;
+        let KnownLeader { node: leader, term, info } = leader;
         let call = NodeCall::forward(request, term, caller, span.context(), self.raft.replica().level());
         let names_caller = !matches!(call, NodeCall::Forward(_));
         let payload = Payload::Node(call.encode());
@@ -211,7 +211,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
             }
         };
         let reply = match called {
-            Err(PeerError::Refused { reason: peer::Refusal::Removed { node }, .. }) if node == self.settings.id => {
+            Err(PeerError::Refused { reason: peer::PeerRefusal::Removed { node }, .. }) if node == self.settings.id => {
                 return Err(self.was_removed());
             }
             called => called.map_err(|error| propose_error(error, request))?,
@@ -237,7 +237,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
     /// The cluster removed this node, so the request is not applied. The node fails at once: the check of its membership
     /// may come much later, and meanwhile its clients would wait here.
     fn was_removed(&self) -> ProposeError {
-        self.lifecycle.fail(NodeFailure::Refused(peer::Refusal::Removed { node: self.settings.id }));
+        self.lifecycle.fail(NodeFailure::Refused(peer::PeerRefusal::Removed { node: self.settings.id }));
         ProposeError::NotLeader
     }
 
@@ -281,13 +281,13 @@ impl From<RequestError> for ProposeError {
 }
 
 /// The leader that a node knows.
-struct Leader {
+struct KnownLeader {
     node: NodeId,
     term: u64,
     info: PeerInfo,
 }
 
-impl<S: Storage, T: Transport> Inner<S, T> {
+impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Executes a request if this node leads. `NotLeader` means that the request was certainly not applied.
     pub(in crate::node) async fn execute_as_leader(
         self: &Arc<Self>,
@@ -418,7 +418,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         leader_term: &LeaderTerm,
         command: Command,
     ) -> Result<AppliedOutcome, ProposeError> {
-        let span = Span::child(|| "propose", Kind::Internal);
+        let span = Span::child(|| "propose", SpanRole::Internal);
         let times = span.is_recording().then(|| self.raft.record_times());
         let proposed = tokio::time::timeout(
             self.settings.timeouts.request,
@@ -444,7 +444,7 @@ impl<S: Storage, T: Transport> Inner<S, T> {
         mut handle: WaitHandle,
         wait: Duration,
     ) -> Result<Answer, ProposeError> {
-        let _span = Span::child(|| "wait", Kind::Internal);
+        let _span = Span::child(|| "wait", SpanRole::Internal);
         tokio::select! {
             biased;
             wake = handle.woken() => match wake {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::lease::{Change, DropCause, Effects, GrantCause, Lease, Lost, Machine, WaiterId};
-use crate::raft::{AppliedEntry, Observer};
+use crate::lease::{Change, DropCause, Effects, GrantCause, HolderLease, Lost, Machine, WaiterId};
+use crate::raft::{AppliedEntry, ApplyObserver};
 
 /// The end of a wait.
 #[derive(Clone, Debug)]
 pub(in crate::node) enum Wake {
-    Granted(Box<Lease>),
+    Granted(Box<HolderLease>),
     /// Granted, and ended again by the same log entry.
     Ended(Lost),
     Dropped(DropCause),
@@ -95,7 +95,7 @@ impl WaitRegistry {
     }
 }
 
-impl Observer for WaitRegistry {
+impl ApplyObserver for WaitRegistry {
     fn applied(&self, entry: &AppliedEntry<'_>) {
         self.wake(entry.effects, entry.machine);
     }

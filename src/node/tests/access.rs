@@ -1,7 +1,7 @@
 //! Access control at the leader and at the other nodes.
 
 use super::*;
-use crate::access::{AccessChange, AccessName, AccessToken, Denied, Permission, Right, TokenHash};
+use crate::access::{AccessChange, AccessName, AccessToken, Denied, PrefixRight, Right, TokenHash};
 use crate::lease::Renewal;
 use crate::node::Response;
 use crate::node::request::call::NodeCall;
@@ -24,7 +24,7 @@ async fn change(node: &TestNode, change: AccessChange) -> Result<Response, Reque
 /// Access control is on. The token 1 is of `worker`, which may hold all names.
 async fn start_guarded() -> (Cluster, NodeId, [NodeId; 2]) {
     let (cluster, leader, others) = start().await;
-    let permissions = [Permission { right: Right::Hold, prefix: String::new() }].into();
+    let permissions = [PrefixRight { right: Right::Hold, prefix: String::new() }].into();
     for wanted in [
         AccessChange::SetRole { role: name("worker"), permissions },
         AccessChange::SetPrincipal { principal: name("worker"), roles: [name("worker")].into() },

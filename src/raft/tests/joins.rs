@@ -6,7 +6,7 @@ use std::sync::Arc;
 use openraft::EntryPayload;
 
 use super::super::log::record;
-use super::super::types::{Entry, Membership, log_id};
+use super::super::types::{Entry, RaftMembership, log_id};
 use crate::clock::SystemClock;
 use crate::config::RaftTimings;
 use crate::lease::{Batch, Command, Stamp};
@@ -21,7 +21,7 @@ use crate::types::LeaseName;
 #[tokio::test]
 async fn joins_are_found_in_the_whole_log() {
     let storage = MemoryStorage::new(SyncMode::default());
-    let membership = Membership::new(vec![[1].into()], BTreeMap::from([(1, PeerInfo::default())]));
+    let membership = RaftMembership::new(vec![[1].into()], BTreeMap::from([(1, PeerInfo::default())]));
     let large = || {
         let name = LeaseName::new("job").expect("valid");
         let commands = vec![Command::Revoke { name, reason: "r".repeat(100_000) }];

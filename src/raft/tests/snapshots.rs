@@ -9,7 +9,7 @@ use super::super::wire::{self, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Command, Outcome};
 use crate::node::{Answer, Consistency, Forward, Query, Request, StartError};
-use crate::peer::{Lane, Payload, Refusal, Transport};
+use crate::peer::{Lane, Payload, PeerRefusal, Transport};
 use crate::storage::{Storage, VoteRecord};
 use crate::testing::{Cluster, TestNode};
 use crate::types::{HolderId, LeaseName, Metadata, NodeId, Ttl};
@@ -252,7 +252,7 @@ async fn appends_of_its_sender_keep_the_received_half() {
 
 async fn assert_refused(cluster: &mut Cluster, wiped: NodeId) {
     match cluster.launch(wiped).await {
-        Err(StartError::Refused(Refusal::OtherDisk { node, .. })) => assert_eq!(node, wiped),
+        Err(StartError::Refused(PeerRefusal::OtherDisk { node, .. })) => assert_eq!(node, wiped),
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("node {wiped} runs on an empty disk"),
     }

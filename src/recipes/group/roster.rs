@@ -17,7 +17,7 @@ pub(super) struct Roster {
     /// The name of the group and a colon: the prefix of the members' leases.
     pub prefix: String,
     own: Option<OwnMembership>,
-    list: watch::Sender<List>,
+    list: watch::Sender<MemberList>,
     /// Changes only if the members in `list` change.
     changes: watch::Sender<Arc<[Member]>>,
 }
@@ -32,7 +32,7 @@ struct OwnMembership {
 }
 
 #[derive(Clone)]
-struct List {
+struct MemberList {
     members: Arc<[Member]>,
     /// When the read began, on the manager's clock. `None`: there was no read.
     as_of: Option<Duration>,
@@ -76,7 +76,7 @@ impl Roster {
             states: lease.states(),
         });
         let members: Arc<[Member]> = Arc::new([]);
-        let list = watch::Sender::new(List { members: members.clone(), as_of: None });
+        let list = watch::Sender::new(MemberList { members: members.clone(), as_of: None });
         Roster { coordinator, budget, clock, prefix, own, list, changes: watch::Sender::new(members) }
     }
 
@@ -93,7 +93,7 @@ impl Roster {
         self.list.send_if_modified(|list| {
             let is_latest = list.as_of <= Some(begun);
             if is_latest {
-                *list = List { members: members.into(), as_of: Some(begun) };
+                *list = MemberList { members: members.into(), as_of: Some(begun) };
                 self.changes.send_if_modified(|known| {
                     let is_other = *known != list.members;
                     *known = list.members.clone();
@@ -106,7 +106,7 @@ impl Roster {
     }
 
     pub fn snapshot(&self) -> GroupSnapshot {
-        let List { members, as_of } = self.list.borrow().clone();
+        let MemberList { members, as_of } = self.list.borrow().clone();
         let is_me = |member: &Member| self.own.as_ref().is_some_and(|own| own.is(member));
         // After a local loss, this process is not a member in its own snapshots, even if the cluster still lists it.
         let believed = |member: &&Member| !is_me(member) || self.is_member();

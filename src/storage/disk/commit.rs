@@ -26,7 +26,7 @@ use super::metrics::CommitMetrics;
 use super::segment::Item;
 use super::trees::{self, Trees};
 use super::{SharedStore, WriteOp};
-use crate::storage::record::{self, ChunkV1, Kind, ManifestV1, Raw, SNAPSHOT, chunk_key};
+use crate::storage::record::{self, ChunkV1, ManifestV1, Raw, RecordKind, SNAPSHOT, chunk_key};
 use crate::storage::{Done, LogRecord, SnapshotManifest, StorageError};
 
 /// Maximum bytes of payload in one group.
@@ -49,7 +49,7 @@ pub(super) struct Committer {
     ops: VecDeque<WriteOp>,
     /// The number of entries of the append at the front of `ops` that earlier groups wrote.
     cursor: usize,
-    pub(super) group: Group,
+    pub(super) group: CommitGroup,
     /// Writes of sled since its last flush.
     unflushed: usize,
     /// sled's log is on the device up to this offset.
@@ -63,7 +63,7 @@ pub(super) struct Committer {
 }
 
 /// The current group commit.
-pub(super) struct Group {
+pub(super) struct CommitGroup {
     log: LogGroup,
     bytes: usize,
     pub writes: usize,
@@ -84,9 +84,9 @@ enum WriteProgress {
     Rejected(StorageError),
 }
 
-impl Group {
-    fn new(log: LogGroup) -> Group {
-        Group {
+impl CommitGroup {
+    fn new(log: LogGroup) -> CommitGroup {
+        CommitGroup {
             log,
             bytes: 0,
             writes: 0,
@@ -143,7 +143,7 @@ impl Committer {
             trees,
             directory,
             data_file,
-            group: Group::new(log.group()),
+            group: CommitGroup::new(log.group()),
             log,
             ops: VecDeque::new(),
             cursor: 0,
@@ -277,7 +277,7 @@ impl Committer {
         }
         let stored = ManifestV1 { id: *id, meta: Raw(meta), chunks: *chunks, bytes: *bytes, crc: *crc };
         self.group.has_sled_writes = true;
-        self.insert(&self.trees.meta, SNAPSHOT, record::seal(Kind::Manifest, SNAPSHOT, &stored, meta.len()))?;
+        self.insert(&self.trees.meta, SNAPSHOT, record::seal(RecordKind::Manifest, SNAPSHOT, &stored, meta.len()))?;
         self.group.wrote(meta.len());
         self.group.finished_snapshot = Some(manifest.clone());
         Ok(WriteProgress::Complete)
@@ -293,7 +293,7 @@ impl Committer {
         let place = if self.group.log.is_empty() { None } else { Some(self.log.write(&self.group.log)?) };
         self.metrics.committed(self.group.entries, self.group.bytes, start.elapsed());
 
-        let mut group = std::mem::replace(&mut self.group, Group::new(self.log.group()));
+        let mut group = std::mem::replace(&mut self.group, CommitGroup::new(self.log.group()));
         self.reclaims.extend(self.publish(&mut group, place));
         for (done, result) in group.callbacks {
             done(result);
@@ -326,7 +326,7 @@ impl Committer {
     }
 
     /// Shows the durable group to readers. Returns the id of the replaced snapshot.
-    fn publish(&self, group: &mut Group, place: Option<GroupPlace>) -> Option<u64> {
+    fn publish(&self, group: &mut CommitGroup, place: Option<GroupPlace>) -> Option<u64> {
         let mut state = self.shared.state.lock();
         state.committing_since = None;
         if let Some(place) = place {
@@ -339,7 +339,7 @@ impl Committer {
 
     fn write_chunk(&mut self, id: u64, number: u64, bytes: &[u8]) -> Result<(), StorageError> {
         let key = chunk_key(id, number);
-        let value = record::seal(Kind::Chunk, &key, &ChunkV1 { payload: Raw(bytes) }, bytes.len());
+        let value = record::seal(RecordKind::Chunk, &key, &ChunkV1 { payload: Raw(bytes) }, bytes.len());
         self.group.has_sled_writes = true;
         self.insert(&self.trees.snap, &key, value)?;
         *self.unfinished.entry(id).or_default() += 1;

@@ -57,11 +57,11 @@ pub(super) struct SegmentLog {
 pub(super) struct LogGroup {
     batch: RecordBatch,
     state: LogState,
-    changes: Vec<Change>,
+    changes: Vec<LogChange>,
 }
 
 #[derive(Debug)]
-enum Change {
+enum LogChange {
     /// `start` is the place in the batch.
     Entry {
         index: u64,
@@ -95,9 +95,9 @@ impl LogGroup {
         let (start, bytes) = self.batch.push(item);
         self.state.apply(item);
         match item {
-            Item::Entry { position, .. } => self.changes.push(Change::Entry { index: position.index, start, bytes }),
-            Item::Truncate(last) => self.changes.push(Change::Truncate(last.map(|last| last.index))),
-            Item::Floor(upto) => self.changes.push(Change::Purge(upto.index)),
+            Item::Entry { position, .. } => self.changes.push(LogChange::Entry { index: position.index, start, bytes }),
+            Item::Truncate(last) => self.changes.push(LogChange::Truncate(last.map(|last| last.index))),
+            Item::Floor(upto) => self.changes.push(LogChange::Purge(upto.index)),
             Item::Start(_) | Item::Vote(_) | Item::Committed(_) | Item::Close => {}
         }
     }
@@ -107,12 +107,12 @@ impl LogGroup {
         place.opened.take().into_iter().for_each(|file| index.add_file(file));
         for change in self.changes.drain(..) {
             match change {
-                Change::Entry { index: entry, start, bytes } => {
+                LogChange::Entry { index: entry, start, bytes } => {
                     let offset = (place.offset + start) as u32;
                     index.push(entry, Location { segment: place.segment, offset, bytes: bytes as u32 });
                 }
-                Change::Truncate(last) => index.truncate(last),
-                Change::Purge(upto) => index.purge(upto),
+                LogChange::Truncate(last) => index.truncate(last),
+                LogChange::Purge(upto) => index.purge(upto),
             }
         }
     }

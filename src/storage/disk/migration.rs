@@ -17,7 +17,8 @@ use super::recovery::{newer, read_meta};
 use super::segment::Item;
 use super::trees::{self, Trees};
 use crate::storage::record::{
-    self, COMMITTED, CommittedV1, FLOOR, Kind, LogPartV1, PositionV1, RecordError, VOTE, VoteV1, log_key, split_log_key,
+    self, COMMITTED, CommittedV1, FLOOR, LogPartV1, PositionV1, RecordError, RecordKind, VOTE, VoteV1, log_key,
+    split_log_key,
 };
 use crate::storage::{Identity, LogRecord, Position, StorageError, VoteRecord};
 
@@ -59,14 +60,15 @@ fn remove_files(dir: &Path) -> Result<(), StorageError> {
 }
 
 fn write_log(directory: &Directory, trees: &Trees, log: &mut SegmentLog) -> Result<(), StorageError> {
-    let vote = read_meta(directory, trees, Kind::Vote, VOTE, |stored: VoteV1| VoteRecord {
+    let vote = read_meta(directory, trees, RecordKind::Vote, VOTE, |stored: VoteV1| VoteRecord {
         term: stored.term,
         candidate: stored.candidate,
         committed: stored.committed,
     })?;
-    let floor = read_meta(directory, trees, Kind::Floor, FLOOR, position)?;
-    let committed =
-        read_meta(directory, trees, Kind::Committed, COMMITTED, |stored: CommittedV1| stored.position.map(position))?;
+    let floor = read_meta(directory, trees, RecordKind::Floor, FLOOR, position)?;
+    let committed = read_meta(directory, trees, RecordKind::Committed, COMMITTED, |stored: CommittedV1| {
+        stored.position.map(position)
+    })?;
     let mut group = log.group();
     vote.iter().for_each(|vote| group.push(&Item::Vote(*vote)));
     floor.iter().for_each(|floor| group.push(&Item::Floor(*floor)));
@@ -209,7 +211,7 @@ impl Entries {
         let (key, value) = item?;
         let Some((index, number)) = split_log_key(&key) else { return Err(Damage::Key(key.to_vec())) };
         let stored: LogPartV1 =
-            record::unseal(Kind::LogPart, &key, &value).map_err(|error| Damage::Record { index, error })?;
+            record::unseal(RecordKind::LogPart, &key, &value).map_err(|error| Damage::Record { index, error })?;
         let payload = Bytes::copy_from_slice(stored.payload.0);
         Ok(Some(Part { index, number, term: stored.term, parts: stored.parts, payload }))
     }

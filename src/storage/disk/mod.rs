@@ -32,7 +32,7 @@ pub use self::restoring::Restoring;
 use self::segment::MAX_ENTRY_BYTES;
 use self::tail::Tail;
 use self::trees::Trees;
-use super::record::{self, ChunkV1, Kind, chunk_key};
+use super::record::{self, ChunkV1, RecordKind, chunk_key};
 use super::{
     Done, LogRecord, Position, Recovered, SnapshotManifest, SnapshotWriter, Storage, StorageError, VoteRecord,
 };
@@ -430,7 +430,7 @@ impl SharedStore {
         let Some(stored) = stored else {
             return Err(self.corrupt(format!("chunk {number} of snapshot {id} is missing")));
         };
-        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &chunk_key(id, number), &stored)
+        let chunk: ChunkV1 = record::unseal(RecordKind::Chunk, &chunk_key(id, number), &stored)
             .map_err(|error| self.corrupt(format!("chunk {number} of snapshot {id} is {error}")))?;
         Ok(Bytes::copy_from_slice(chunk.payload.0))
     }

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::SharedStore;
 use super::index::{Location, SegmentFile};
-use super::segment::{Item, Record};
+use super::segment::{Item, SegmentRecord};
 use super::segment_files::segment_path;
 use crate::storage::{LogRecord, Position, StorageError};
 
 /// The result of one read so far.
-struct Page {
+struct EntryPage {
     records: Vec<LogRecord>,
     next: u64,
     bytes: usize,
@@ -36,7 +36,7 @@ enum Unreadable {
     Missing,
 }
 
-impl Page {
+impl EntryPage {
     /// Takes entries until the byte limit. Returns whether there is room for more.
     fn take_all(&mut self, entries: impl IntoIterator<Item = LogRecord>) -> bool {
         for entry in entries {
@@ -61,7 +61,7 @@ impl Gap {
         self.file.file.read_exact_at(&mut bytes, from as u64)?;
         let read = |(index, location): &(u64, Location)| {
             let offset = location.offset as usize;
-            let record = Record::read(&bytes[offset - from..], self.file.salt, offset);
+            let record = SegmentRecord::read(&bytes[offset - from..], self.file.salt, offset);
             // The file may have been used again since the look into the index.
             match record.and_then(|record| record.item().ok()) {
                 Some(Item::Entry { position, payload }) if position.index == *index => {
@@ -76,7 +76,7 @@ impl Gap {
 
 impl SharedStore {
     pub fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError> {
-        let mut page = Page { records: Vec::new(), next: from, bytes: 0, max_bytes };
+        let mut page = EntryPage { records: Vec::new(), next: from, bytes: 0, max_bytes };
         while let Some(gap) = self.read_tail(&mut page, to)? {
             if !self.read_disk(&mut page, &gap)? {
                 break;
@@ -86,7 +86,7 @@ impl SharedStore {
     }
 
     /// Fills the page from memory. Returns the gap that must be read from the disk first.
-    fn read_tail(&self, page: &mut Page, to: u64) -> Result<Option<Gap>, StorageError> {
+    fn read_tail(&self, page: &mut EntryPage, to: u64) -> Result<Option<Gap>, StorageError> {
         let state = self.state.lock();
         state.check()?;
         let to = to.min(state.last.map_or(0, |last| last.index + 1));
@@ -126,7 +126,7 @@ impl SharedStore {
     }
 
     /// Fills the page from the disk up to the end of the gap. Returns whether there is room for more.
-    fn read_disk(&self, page: &mut Page, gap: &Gap) -> Result<bool, StorageError> {
+    fn read_disk(&self, page: &mut EntryPage, gap: &Gap) -> Result<bool, StorageError> {
         match gap.read() {
             Ok(entries) => Ok(page.take_all(entries)),
             Err(unreadable) => self.handle_unreadable(page.next, gap, unreadable),
@@ -179,7 +179,7 @@ mod tests {
     use std::sync::{Arc, mpsc};
 
     use super::super::DiskStorage;
-    use super::super::segment::{Header, SEGMENT_BYTES, SEGMENT_HEADER_BYTES};
+    use super::super::segment::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
     use super::*;
     use crate::storage::{Done, Identity, Storage};
 
@@ -203,11 +203,11 @@ mod tests {
     }
 
     /// Opens a store, appends more entries than memory keeps, and looks up the first part of a read of all of them.
-    fn reader_at_a_gap(dir: &Path) -> (DiskStorage, Page, Gap) {
+    fn reader_at_a_gap(dir: &Path) -> (DiskStorage, EntryPage, Gap) {
         let storage =
             DiskStorage::open(dir, Identity { cluster: "test".to_owned(), node: 1 }).expect("an empty folder");
         append(&storage, 0..ENTRIES);
-        let mut page = Page { records: Vec::new(), next: 0, bytes: 0, max_bytes: usize::MAX };
+        let mut page = EntryPage { records: Vec::new(), next: 0, bytes: 0, max_bytes: usize::MAX };
         let gap = storage.shared().read_tail(&mut page, ENTRIES).expect("the store is whole");
         (storage, page, gap.expect("the first entries have left memory"))
     }
@@ -216,10 +216,10 @@ mod tests {
         segment_path(&dir.join("log"), 1)
     }
 
-    fn header(file: &File) -> Header {
+    fn header(file: &File) -> SegmentHeader {
         let mut header = [0; SEGMENT_HEADER_BYTES];
         file.read_exact_at(&mut header, 0).expect("readable");
-        Header::decode(&header).expect("a header")
+        SegmentHeader::decode(&header).expect("a header")
     }
 
     #[test]

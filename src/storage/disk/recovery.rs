@@ -23,7 +23,7 @@ use super::trees::{self, Trees};
 use super::{DiskStorage, Handle, Opened, QueuedState, SharedStore};
 use crate::rng::rng;
 use crate::storage::record::{
-    self, COMMITTED, ChunkV1, FLOOR, IDENTITY, IdentityV1, Kind, ManifestV1, RecordError, SNAPSHOT, VOTE,
+    self, COMMITTED, ChunkV1, FLOOR, IDENTITY, IdentityV1, ManifestV1, RecordError, RecordKind, SNAPSHOT, VOTE,
 };
 use crate::storage::{Identity, Recovered, SnapshotManifest, StorageError};
 
@@ -36,7 +36,7 @@ struct CheckedStore {
     pub log: SegmentLog,
     pub next_snapshot_id: u64,
     /// Unreferenced snapshots that a power cut or a close left.
-    pub leftovers: Vec<u64>,
+    pub unreferenced: Vec<u64>,
 }
 
 impl DiskStorage {
@@ -91,7 +91,7 @@ impl DiskStorage {
         data_file: File,
         found: CheckedStore,
     ) -> Result<DiskStorage, StorageError> {
-        let CheckedStore { recovered, tail, index, log, next_snapshot_id, leftovers } = found;
+        let CheckedStore { recovered, tail, index, log, next_snapshot_id, unreferenced } = found;
         let shared = Arc::new(SharedStore {
             state: Mutex::new(QueuedState::new(&recovered, tail, index, next_snapshot_id)),
             wake: Condvar::new(),
@@ -101,7 +101,7 @@ impl DiskStorage {
             log_dir: directory.log(),
         });
         let mut committer = Committer::new(Arc::clone(&shared), trees, directory, data_file, log);
-        committer.schedule_reclaims(leftovers);
+        committer.schedule_reclaims(unreferenced);
         let run = move || run_thread(committer);
         let dir = shared.dir.clone();
         let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
@@ -183,7 +183,7 @@ fn read_log(directory: &Directory) -> Result<Replay, StorageError> {
 
 /// Reads the identity record: the owner of the store and its incarnation.
 fn read_identity(directory: &Directory, trees: &Trees) -> Result<Option<(Identity, u64)>, StorageError> {
-    read_meta(directory, trees, Kind::Identity, IDENTITY, |stored: IdentityV1| {
+    read_meta(directory, trees, RecordKind::Identity, IDENTITY, |stored: IdentityV1| {
         (Identity { cluster: stored.cluster, node: stored.node }, stored.incarnation)
     })
 }
@@ -204,13 +204,13 @@ fn check_all(
     (log, mut replay): (SegmentLog, Replay),
 ) -> Result<CheckedStore, StorageError> {
     let snapshot = read_manifest(directory, trees)?;
-    let (highest_id, leftovers) = check_chunks(directory, trees, snapshot.as_ref())?;
+    let (highest_id, unreferenced) = check_chunks(directory, trees, snapshot.as_ref())?;
     // The log has all that a migration leaves in sled.
     migration::remove_old_log(directory, trees, data_file)?;
     let LogState { last, floor, vote, committed } = replay.state;
     let recovered = Recovered { vote, purged: floor, committed, last, snapshot };
     let (tail, index) = (std::mem::take(&mut replay.tail), std::mem::take(&mut replay.index));
-    Ok(CheckedStore { recovered, tail, index, log, next_snapshot_id: highest_id + 1, leftovers })
+    Ok(CheckedStore { recovered, tail, index, log, next_snapshot_id: highest_id + 1, unreferenced })
 }
 
 /// Checks the snapshot's chunks against its manifest. Returns the highest id in the store, and the other snapshots,
@@ -240,7 +240,7 @@ fn check_chunks(
         if number != chunks {
             return Err(directory.corrupt(format!("chunk {chunks} of snapshot {id} is missing")));
         }
-        let chunk: ChunkV1 = record::unseal(Kind::Chunk, &key, &value)
+        let chunk: ChunkV1 = record::unseal(RecordKind::Chunk, &key, &value)
             .map_err(|error| record_error(directory, format!("chunk {number} of snapshot {id}"), error))?;
         chunks += 1;
         bytes += chunk.payload.0.len() as u64;
@@ -260,7 +260,7 @@ fn check_chunks(
 
 fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<SnapshotManifest>, StorageError> {
     let Some(value) = trees.meta.get(SNAPSHOT).map_err(|error| directory.corrupt(error))? else { return Ok(None) };
-    let stored: ManifestV1 = record::unseal(Kind::Manifest, SNAPSHOT, &value)
+    let stored: ManifestV1 = record::unseal(RecordKind::Manifest, SNAPSHOT, &value)
         .map_err(|error| record_error(directory, "the snapshot's manifest".to_string(), error))?;
     let (id, meta) = (stored.id, stored.meta.0.to_vec());
     Ok(Some(SnapshotManifest { id, meta, chunks: stored.chunks, bytes: stored.bytes, crc: stored.crc }))
@@ -269,7 +269,7 @@ fn read_manifest(directory: &Directory, trees: &Trees) -> Result<Option<Snapshot
 pub(super) fn read_meta<S, T>(
     directory: &Directory,
     trees: &Trees,
-    kind: Kind,
+    kind: RecordKind,
     key: &[u8],
     read: impl FnOnce(S) -> T,
 ) -> Result<Option<T>, StorageError>

@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::index::{Location, LogIndex};
-use super::segment::{Header, HeaderError, Item, LogState, Record, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, Start};
+use super::segment::{
+    HeaderError, Item, LogState, SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentRecord, Start,
+};
 use super::tail::Tail;
 use crate::storage::codec::DecodeError;
 use crate::storage::{LogRecord, Position};
@@ -78,7 +80,7 @@ pub(crate) enum LogDamage {
 impl Replay {
     /// Reads the next segment.
     pub fn read(&mut self, number: u64, bytes: &[u8]) -> Result<(), LogDamage> {
-        let header = match Header::decode(bytes) {
+        let header = match SegmentHeader::decode(bytes) {
             Ok(header) if header.number == number => header,
             Ok(header) => return Err(LogDamage::Number { number, found: header.number }),
             Err(error @ HeaderError::Newer { .. }) => return Err(LogDamage::Newer(error)),
@@ -103,7 +105,7 @@ impl Replay {
         self.end = SEGMENT_HEADER_BYTES;
         let mut offset = self.end;
         let mut group: Vec<(Item<'_>, Location)> = Vec::new();
-        while let Some(record) = Record::read(&bytes[offset..], header.salt, offset) {
+        while let Some(record) = SegmentRecord::read(&bytes[offset..], header.salt, offset) {
             let expected = self.group.saturating_add(1);
             if record.group != expected {
                 return Err(LogDamage::Group { number, offset, found: record.group, expected });
@@ -132,8 +134,8 @@ impl Replay {
         for offset in self.end..self.dirty_end {
             // The last bytes of a record can be zeros.
             let rest = &bytes[offset..];
-            let is_later = Record::claimed_group(rest).is_some_and(|group| later.contains(&group));
-            if is_later && let Some(record) = Record::read(rest, salt, offset) {
+            let is_later = SegmentRecord::claimed_group(rest).is_some_and(|group| later.contains(&group));
+            if is_later && let Some(record) = SegmentRecord::read(rest, salt, offset) {
                 return Err(LogDamage::Hole { number, offset: self.end, found: record.group });
             }
         }

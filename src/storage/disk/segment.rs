@@ -33,7 +33,7 @@ const LAST_OF_GROUP: u8 = 0x80;
 /// The kind of a record. Append-only: a number never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum SegmentRecordKind {
     Start = 1,
     Entry = 2,
     Truncate = 3,
@@ -103,7 +103,7 @@ struct TruncateV1 {
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     pub number: u64,
     /// The number of the first group. So a lost end of the segment before shows even if this group is torn.
     pub first_group: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Header {
 
 /// A record with a valid checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record<'a> {
+pub(crate) struct SegmentRecord<'a> {
     pub group: u64,
     pub is_last: bool,
     /// The number of bytes with the header.
@@ -155,7 +155,7 @@ impl LogState {
     }
 }
 
-impl Header {
+impl SegmentHeader {
     pub fn encode(self) -> [u8; SEGMENT_HEADER_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
@@ -168,28 +168,30 @@ impl Header {
         bytes
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
         let Some(header) = bytes.get(..HEADER_FIELDS + 4) else { return Err(HeaderError::Invalid) };
         let (fields, crc) = header.split_at(HEADER_FIELDS);
         if !fields.starts_with(MAGIC) || crc != crc32fast::hash(fields).to_le_bytes() {
             return Err(HeaderError::Invalid);
         }
         match u32_at(fields, 8) {
-            SEGMENT_VERSION => {
-                Ok(Header { number: u64_at(fields, 12), first_group: u64_at(fields, 20), salt: u64_at(fields, 28) })
-            }
+            SEGMENT_VERSION => Ok(SegmentHeader {
+                number: u64_at(fields, 12),
+                first_group: u64_at(fields, 20),
+                salt: u64_at(fields, 28),
+            }),
             version if version > SEGMENT_VERSION => Err(HeaderError::Newer { version }),
             _ => Err(HeaderError::Invalid),
         }
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> SegmentRecord<'a> {
     /// The record at the start of `bytes`, which lies at `offset` of a segment. `None` if it is not whole or not valid.
-    pub fn read(bytes: &'a [u8], salt: u64, offset: usize) -> Option<Record<'a>> {
+    pub fn read(bytes: &'a [u8], salt: u64, offset: usize) -> Option<SegmentRecord<'a>> {
         let header = bytes.get(..RECORD_HEADER_BYTES)?;
         let kind = header[16] & !LAST_OF_GROUP;
-        if !(Kind::Start as u8..=Kind::Close as u8).contains(&kind) {
+        if !(SegmentRecordKind::Start as u8..=SegmentRecordKind::Close as u8).contains(&kind) {
             return None;
         }
         let end = RECORD_HEADER_BYTES.checked_add(u32_at(header, 4) as usize)?;
@@ -198,7 +200,7 @@ impl<'a> Record<'a> {
             return None;
         }
         let (group, is_last) = (u64_at(header, 8), header[16] & LAST_OF_GROUP != 0);
-        Some(Record { group, is_last, bytes: end, kind, body: &bytes[RECORD_HEADER_BYTES..end] })
+        Some(SegmentRecord { group, is_last, bytes: end, kind, body: &bytes[RECORD_HEADER_BYTES..end] })
     }
 
     /// The group that the bytes name, without a check. A scan skips most offsets by it.
@@ -209,7 +211,7 @@ impl<'a> Record<'a> {
     pub fn item(&self) -> Result<Item<'a>, codec::DecodeError> {
         let position = |stored: PositionV1| Position { term: stored.term, index: stored.index };
         Ok(match self.kind {
-            kind if kind == Kind::Start as u8 => {
+            kind if kind == SegmentRecordKind::Start as u8 => {
                 let stored: StartV1 = self.decode()?;
                 let state = LogState {
                     last: stored.last.map(position),
@@ -219,15 +221,17 @@ impl<'a> Record<'a> {
                 };
                 Item::Start(Start { previous_end: stored.previous_end, state })
             }
-            kind if kind == Kind::Entry as u8 => {
+            kind if kind == SegmentRecordKind::Entry as u8 => {
                 let stored: EntryV1 = self.decode()?;
                 let position = Position { term: stored.term, index: stored.index };
                 Item::Entry { position, payload: stored.payload.0 }
             }
-            kind if kind == Kind::Truncate as u8 => Item::Truncate(self.decode::<TruncateV1>()?.last.map(position)),
-            kind if kind == Kind::Floor as u8 => Item::Floor(position(self.decode()?)),
-            kind if kind == Kind::Vote as u8 => Item::Vote(vote(self.decode()?)),
-            kind if kind == Kind::Committed as u8 => {
+            kind if kind == SegmentRecordKind::Truncate as u8 => {
+                Item::Truncate(self.decode::<TruncateV1>()?.last.map(position))
+            }
+            kind if kind == SegmentRecordKind::Floor as u8 => Item::Floor(position(self.decode()?)),
+            kind if kind == SegmentRecordKind::Vote as u8 => Item::Vote(vote(self.decode()?)),
+            kind if kind == SegmentRecordKind::Committed as u8 => {
                 Item::Committed(self.decode::<CommittedV1>()?.position.map(position))
             }
             _ => {
@@ -291,7 +295,7 @@ impl RecordBatch {
     }
 }
 
-fn encode(item: &Item<'_>, bytes: &mut Vec<u8>) -> Kind {
+fn encode(item: &Item<'_>, bytes: &mut Vec<u8>) -> SegmentRecordKind {
     let stored = |position: &Position| PositionV1 { term: position.term, index: position.index };
     let vote = |vote: &VoteRecord| VoteV1 { term: vote.term, candidate: vote.candidate, committed: vote.committed };
     match item {
@@ -304,30 +308,30 @@ fn encode(item: &Item<'_>, bytes: &mut Vec<u8>) -> Kind {
                 committed: state.committed.as_ref().map(stored),
             };
             codec::encode_into(&start, bytes);
-            Kind::Start
+            SegmentRecordKind::Start
         }
         Item::Entry { position, payload } => {
             let entry = EntryV1 { term: position.term, index: position.index, payload: Raw(payload) };
             codec::encode_into(&entry, bytes);
-            Kind::Entry
+            SegmentRecordKind::Entry
         }
         Item::Truncate(last) => {
             codec::encode_into(&TruncateV1 { last: last.as_ref().map(stored) }, bytes);
-            Kind::Truncate
+            SegmentRecordKind::Truncate
         }
         Item::Floor(upto) => {
             codec::encode_into(&stored(upto), bytes);
-            Kind::Floor
+            SegmentRecordKind::Floor
         }
         Item::Vote(record) => {
             codec::encode_into(&vote(record), bytes);
-            Kind::Vote
+            SegmentRecordKind::Vote
         }
         Item::Committed(position) => {
             codec::encode_into(&CommittedV1 { position: position.as_ref().map(stored) }, bytes);
-            Kind::Committed
+            SegmentRecordKind::Committed
         }
-        Item::Close => Kind::Close,
+        Item::Close => SegmentRecordKind::Close,
     }
 }
 
@@ -381,7 +385,7 @@ mod tests {
 
     #[test]
     fn stored_log_bytes_are_frozen() {
-        let header = Header { number: 2, first_group: 5, salt: 0x0102_0304_0506_0708 };
+        let header = SegmentHeader { number: 2, first_group: 5, salt: 0x0102_0304_0506_0708 };
         assert_eq!(
             hex(&header.encode()[..40]),
             "74656e75726c6f670100000002000000000000000500000000000000080706050403020111f3e7bb"
@@ -413,17 +417,17 @@ mod tests {
         let bytes = batch.seal(7, 512, 5).to_vec();
         let mut start = 0;
         for (n, item) in items().into_iter().enumerate() {
-            let record = Record::read(&bytes[start..], 7, 512 + start).expect("it is valid");
+            let record = SegmentRecord::read(&bytes[start..], 7, 512 + start).expect("it is valid");
             assert_eq!((record.item(), record.group, record.is_last), (Ok(item), 5, n == 6));
-            assert_eq!(Record::read(&bytes[start..], 8, 512 + start), None, "another salt");
-            assert_eq!(Record::read(&bytes[start..], 7, 513 + start), None, "another offset");
+            assert_eq!(SegmentRecord::read(&bytes[start..], 8, 512 + start), None, "another salt");
+            assert_eq!(SegmentRecord::read(&bytes[start..], 7, 513 + start), None, "another offset");
             for end in 0..record.bytes {
-                assert_eq!(Record::read(&bytes[start..start + end], 7, 512 + start), None, "{end} bytes");
+                assert_eq!(SegmentRecord::read(&bytes[start..start + end], 7, 512 + start), None, "{end} bytes");
             }
             for bit in 0..8 * record.bytes {
                 let mut flipped = bytes[start..].to_vec();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(Record::read(&flipped, 7, 512 + start), None, "bit {bit}");
+                assert_eq!(SegmentRecord::read(&flipped, 7, 512 + start), None, "bit {bit}");
             }
             start += record.bytes;
         }
@@ -432,15 +436,15 @@ mod tests {
 
     #[test]
     fn header_of_a_newer_version_is_named() {
-        let header = Header { number: 2, first_group: 5, salt: 3 };
-        assert_eq!(Header::decode(&header.encode()), Ok(header));
-        assert_eq!(Header::decode(&[0; SEGMENT_HEADER_BYTES]), Err(HeaderError::Invalid));
-        assert_eq!(Header::decode(&header.encode()[..39]), Err(HeaderError::Invalid));
+        let header = SegmentHeader { number: 2, first_group: 5, salt: 3 };
+        assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+        assert_eq!(SegmentHeader::decode(&[0; SEGMENT_HEADER_BYTES]), Err(HeaderError::Invalid));
+        assert_eq!(SegmentHeader::decode(&header.encode()[..39]), Err(HeaderError::Invalid));
         let mut newer = header.encode();
         newer[8] = 2;
-        assert_eq!(Header::decode(&newer), Err(HeaderError::Invalid), "its checksum is wrong");
+        assert_eq!(SegmentHeader::decode(&newer), Err(HeaderError::Invalid), "its checksum is wrong");
         let crc = crc32fast::hash(&newer[..HEADER_FIELDS]);
         newer[HEADER_FIELDS..HEADER_FIELDS + 4].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(Header::decode(&newer), Err(HeaderError::Newer { version: 2 }));
+        assert_eq!(SegmentHeader::decode(&newer), Err(HeaderError::Newer { version: 2 }));
     }
 }

@@ -10,7 +10,7 @@ use rand::RngExt;
 
 use super::directory;
 use super::replay::Segment;
-use super::segment::{Header, SEGMENT_BYTES};
+use super::segment::{SEGMENT_BYTES, SegmentHeader};
 use crate::rng::rng;
 use crate::storage::{Position, StorageError};
 
@@ -67,7 +67,7 @@ pub(super) fn activate(
     let (new, path) = (dir.join(NEW), segment_path(dir, number));
     let salt = rng().random();
     let file = Arc::new(open(&new)?);
-    write(&file, &new, &Header { number, first_group, salt }.encode(), 0)?;
+    write(&file, &new, &SegmentHeader { number, first_group, salt }.encode(), 0)?;
     sync_all(&file, &new)?;
     rename(&new, &path)?;
     directory::sync(dir)?;

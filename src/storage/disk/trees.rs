@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::directory::Directory;
-use crate::storage::record::{self, IDENTITY, IdentityV1, Kind};
+use crate::storage::record::{self, IDENTITY, IdentityV1, RecordKind};
 use crate::storage::{Identity, StorageError};
 
 /// sled's unit of writing. A commit must stay far below it: tests measured a third of it as safe.
@@ -94,7 +94,7 @@ pub(in crate::storage) fn write_identity(
     incarnation: u64,
 ) -> Result<(), StorageError> {
     let stored = IdentityV1 { cluster: identity.cluster.clone(), node: identity.node, incarnation };
-    let value = record::seal(Kind::Identity, IDENTITY, &stored, 0);
+    let value = record::seal(RecordKind::Identity, IDENTITY, &stored, 0);
     let written = trees.meta.insert(IDENTITY, value).and_then(|_| trees.db.flush());
     written.map_err(|error| sled_error(directory.path(), "write to", error))?;
     data_file.sync_data().map_err(|error| StorageError::io("sync", directory.data_file(), &error))

@@ -8,7 +8,7 @@ use super::*;
 use crate::storage::disk::directory::Directory;
 use crate::storage::disk::trees;
 use crate::storage::record::{
-    self, COMMITTED, CommittedV1, FLOOR, IDENTITY, Kind, PositionV1, SNAPSHOT, VOTE, VoteV1, chunk_key, log_key,
+    self, COMMITTED, CommittedV1, FLOOR, IDENTITY, PositionV1, RecordKind, SNAPSHOT, VOTE, VoteV1, chunk_key, log_key,
 };
 
 /// Creates a closed store with ten entries above a floor, a vote and a snapshot.
@@ -39,10 +39,10 @@ fn filled_in_format_1() -> tempfile::TempDir {
     });
     change_tree(dir.path(), "meta", |meta| {
         let vote = VoteV1 { term: 2, candidate: Some(1), committed: false };
-        meta.insert(VOTE, record::seal(Kind::Vote, VOTE, &vote, 0)).unwrap();
-        meta.insert(FLOOR, record::seal(Kind::Floor, FLOOR, &PositionV1 { term: 2, index: 5 }, 0)).unwrap();
+        meta.insert(VOTE, record::seal(RecordKind::Vote, VOTE, &vote, 0)).unwrap();
+        meta.insert(FLOOR, record::seal(RecordKind::Floor, FLOOR, &PositionV1 { term: 2, index: 5 }, 0)).unwrap();
         let committed = CommittedV1 { position: Some(PositionV1 { term: 2, index: 14 }) };
-        meta.insert(COMMITTED, record::seal(Kind::Committed, COMMITTED, &committed, 0)).unwrap();
+        meta.insert(COMMITTED, record::seal(RecordKind::Committed, COMMITTED, &committed, 0)).unwrap();
     });
     dir
 }

@@ -9,8 +9,8 @@ use crate::lease::{Acquire, Batch, Command, ListFilter, Outcome, Stamp};
 use crate::node::request::call::{MAX_CALL_BYTES, MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::{Answer, Consistency, MemberRefusal, Query, Request, RequestError, Response, Served};
 use crate::peer::Lane;
-use crate::peer::frame::{self, Frame, Kind};
-use crate::peer::handshake::{self, Hello, Refusal};
+use crate::peer::frame::{self, Frame, FrameKind};
+use crate::peer::handshake::{self, Hello, PeerRefusal};
 use crate::raft::log::{self, Content, Joined, MembershipRecord};
 use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, FeatureLevel, Proposal, Reply};
@@ -60,9 +60,9 @@ fn some_frames() -> Vec<Vec<u8>> {
         frame::write(&mut bytes, &frame).now_or_never().expect("no wait").expect("a vector accepts all bytes");
         bytes
     };
-    let (raft, node) = (written(Kind::Raft, 7, b"body"), written(Kind::Node, 8, b"body"));
-    let response = written(Kind::Response, u64::MAX, b"");
-    let withdrawal = written(Kind::Withdraw, 7, b"");
+    let (raft, node) = (written(FrameKind::Raft, 7, b"body"), written(FrameKind::Node, 8, b"body"));
+    let response = written(FrameKind::Response, u64::MAX, b"");
+    let withdrawal = written(FrameKind::Withdraw, 7, b"");
     vec![[node.clone(), withdrawal].concat(), [response, raft, node].concat(), Vec::new()]
 }
 
@@ -83,15 +83,22 @@ fn written_hello(hello: &Hello) -> Vec<u8> {
 }
 
 fn hellos() -> Vec<Vec<u8>> {
-    let plain =
-        Hello { cluster: "local".to_owned(), from: 1, incarnation: 7, promise_ms: 325, to: 2, lane: 0, refused: None };
+    let plain = Hello {
+        cluster: "local".to_owned(),
+        from: 1,
+        incarnation: 7,
+        vote_lease_ms: 325,
+        to: 2,
+        lane: 0,
+        refused: None,
+    };
     let refusals = [
-        Refusal::OtherCluster { node: 1, theirs: "a".to_owned(), ours: "b".to_owned() },
-        Refusal::OtherNode { caller: 1, meant: 2, answers: 3 },
-        Refusal::SharedId { node: 1 },
-        Refusal::OtherDisk { node: 1, joined: 7, now: 8 },
-        Refusal::OtherTimings { node: 1, theirs_ms: 325, ours_ms: 4000 },
-        Refusal::OtherVersion { theirs: 1, ours: 2 },
+        PeerRefusal::OtherCluster { node: 1, theirs: "a".to_owned(), ours: "b".to_owned() },
+        PeerRefusal::OtherNode { caller: 1, meant: 2, answers: 3 },
+        PeerRefusal::SharedId { node: 1 },
+        PeerRefusal::OtherDisk { node: 1, joined: 7, now: 8 },
+        PeerRefusal::OtherTimings { node: 1, theirs_ms: 325, ours_ms: 4000 },
+        PeerRefusal::OtherVersion { theirs: 1, ours: 2 },
     ];
     let refused = refusals.into_iter().map(|refusal| Hello { refused: Some(refusal), ..plain.clone() });
     std::iter::once(plain.clone()).chain(refused).map(|hello| written_hello(&hello)).collect()
@@ -122,7 +129,7 @@ fn raft_calls() -> Vec<Vec<u8>> {
     let entries = (8..).zip(entries).map(|(index, payload)| (at(index), payload.into())).collect();
     let append = Append { vote: VOTE, previous: Some(at(7)), commit: Some(at(6)), entries };
     let request_vote = || RequestVote { vote: VOTE, last: Some(at(7)), transfer: false };
-    let transfer = wire::Transfer { from: VOTE, to: 2, last: None };
+    let transfer = wire::TransferCall { from: VOTE, to: 2, last: None };
     let calls = [
         Call::Append(append),
         Call::Append(Append { vote: VOTE, previous: None, commit: None, entries: Vec::new() }),

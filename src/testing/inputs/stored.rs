@@ -5,12 +5,14 @@ use crate::access::AccessChange;
 use crate::fence::journal::{self, Kept};
 use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
 use crate::raft::State;
-use crate::raft::snapshot::{self, Reader};
+use crate::raft::snapshot::{self, SnapshotReader};
 use crate::storage::disk::directory;
-use crate::storage::disk::segment::{self, Header, Item, LogState, RECORD_HEADER_BYTES, Record, RecordBatch, Start};
+use crate::storage::disk::segment::{
+    self, Item, LogState, RECORD_HEADER_BYTES, RecordBatch, SegmentHeader, SegmentRecord, Start,
+};
 use crate::storage::record::{
-    self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, Kind, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
-    RecordError, VoteV1,
+    self, ChunkV1, CommittedV1, HEADER_BYTES, IdentityV1, LogPartV1, ManifestV1, PositionV1, RECORD_VERSION, Raw,
+    RecordError, RecordKind, VoteV1,
 };
 use crate::storage::{Identity, Position, VoteRecord};
 use crate::token::FencingToken;
@@ -54,15 +56,18 @@ fn sealed(kind: u8, payload: &[u8]) -> Vec<u8> {
 fn unseal_any(bytes: &[u8]) -> bool {
     macro_rules! reads_back {
         ($kind:ident, $type:ty) => {
-            match record::unseal::<$type>(Kind::$kind, KEY, bytes) {
+            match record::unseal::<$type>(RecordKind::$kind, KEY, bytes) {
                 Err(error) => {
                     assert!(!error.to_string().is_empty());
                     assert_eq!(matches!(error, RecordError::Torn { .. }), bytes.len() < HEADER_BYTES);
                     0
                 }
                 Ok(value) => {
-                    let written = record::seal(Kind::$kind, KEY, &value, 0);
-                    assert_eq!(record::unseal::<$type>(Kind::$kind, KEY, &written).expect("it reads back"), value);
+                    let written = record::seal(RecordKind::$kind, KEY, &value, 0);
+                    assert_eq!(
+                        record::unseal::<$type>(RecordKind::$kind, KEY, &written).expect("it reads back"),
+                        value
+                    );
                     1
                 }
             }
@@ -87,13 +92,13 @@ fn stored_records() -> Vec<Vec<u8>> {
     let part = LogPartV1 { term: 3, parts: 1, payload: Raw(b"entry") };
     let manifest = ManifestV1 { id: 4, meta: Raw(b"m"), chunks: 2, bytes: 20_000, crc: 0xdead_beef };
     let records = [
-        record::seal(Kind::Identity, KEY, &identity, 0),
-        record::seal(Kind::Vote, KEY, &vote, 0),
-        record::seal(Kind::Floor, KEY, &position, 0),
-        record::seal(Kind::Committed, KEY, &CommittedV1 { position: Some(position) }, 0),
-        record::seal(Kind::LogPart, KEY, &part, 0),
-        record::seal(Kind::Manifest, KEY, &manifest, 0),
-        record::seal(Kind::Chunk, KEY, &ChunkV1 { payload: Raw(b"chunk") }, 0),
+        record::seal(RecordKind::Identity, KEY, &identity, 0),
+        record::seal(RecordKind::Vote, KEY, &vote, 0),
+        record::seal(RecordKind::Floor, KEY, &position, 0),
+        record::seal(RecordKind::Committed, KEY, &CommittedV1 { position: Some(position) }, 0),
+        record::seal(RecordKind::LogPart, KEY, &part, 0),
+        record::seal(RecordKind::Manifest, KEY, &manifest, 0),
+        record::seal(RecordKind::Chunk, KEY, &ChunkV1 { payload: Raw(b"chunk") }, 0),
     ];
     let bare = |record: &Vec<u8>| [&[record[1]], &record[HEADER_BYTES..]].concat();
     records.iter().map(bare).chain([records[1].clone()]).collect()
@@ -101,13 +106,13 @@ fn stored_records() -> Vec<Vec<u8>> {
 
 /// The header of a segment of the log.
 fn log_header(bytes: &[u8]) -> bool {
-    let Ok(header) = Header::decode(bytes) else { return false };
-    assert_eq!(Header::decode(&header.encode()), Ok(header));
+    let Ok(header) = SegmentHeader::decode(bytes) else { return false };
+    assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
     true
 }
 
 fn log_headers() -> Vec<Vec<u8>> {
-    vec![Header { number: 2, first_group: 5, salt: 3 }.encode()[..40].to_vec()]
+    vec![SegmentHeader { number: 2, first_group: 5, salt: 3 }.encode()[..40].to_vec()]
 }
 
 const SALT: u64 = 7;
@@ -121,7 +126,7 @@ fn log_record(bytes: &[u8]) -> bool {
     let found = reads_back(&sealed);
     let mut broken = sealed;
     broken[2] ^= 1;
-    assert_eq!(Record::read(&broken, SALT, OFFSET), None);
+    assert_eq!(SegmentRecord::read(&broken, SALT, OFFSET), None);
     unchanged || found
 }
 
@@ -137,13 +142,13 @@ fn sealed_log_record(kind: u8, body: &[u8]) -> Vec<u8> {
 
 /// Whether the record decodes. Asserts that its content reads back unchanged.
 fn reads_back(bytes: &[u8]) -> bool {
-    let Some(record) = Record::read(bytes, SALT, OFFSET) else { return false };
+    let Some(record) = SegmentRecord::read(bytes, SALT, OFFSET) else { return false };
     assert!(record.bytes <= bytes.len());
     let Ok(item) = record.item() else { return false };
     let mut batch = RecordBatch::default();
     batch.push(&item);
     let written = batch.seal(SALT, OFFSET, record.group).to_vec();
-    let again = Record::read(&written, SALT, OFFSET).expect("it reads back");
+    let again = SegmentRecord::read(&written, SALT, OFFSET).expect("it reads back");
     assert_eq!((again.item(), again.group, again.is_last), (Ok(item), record.group, true));
     true
 }
@@ -199,7 +204,7 @@ fn snapshot(bytes: &[u8]) -> bool {
 }
 
 fn read_snapshot(bytes: &[u8], piece: usize) -> Option<State> {
-    let mut reader = Reader::default();
+    let mut reader = SnapshotReader::default();
     bytes.chunks(piece).try_for_each(|piece| reader.push(piece)).ok()?;
     reader.finish().ok()
 }

@@ -50,7 +50,7 @@ pub async fn hand_over_by_another_ends_the_work(case: &Case) {
     let body = json!({"holder": driver.holder, "token": token});
     let hand_over = Call::post(format!("/v1/leases/{job}/handover"), body);
     // It is refused until the waiter has arrived.
-    while case.cluster.client.settle(0, &hand_over).await.is_err() {
+    while case.cluster.client.call_until_known(0, &hand_over).await.is_err() {
         tokio::time::sleep(POLL).await;
     }
     assert_eq!(waiting.await.expect("the wait ends")["holder"], case.other());

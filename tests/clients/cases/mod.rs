@@ -79,7 +79,7 @@ pub fn all() -> Vec<Entry> {
         grants_survive: Shared outcomes::options_reach_the_cluster,
         unknown_is_said: Shared outcomes::refusals_have_codes,
         unknown_is_said: Shared outcomes::unreachable_cluster_is_unavailable,
-        unknown_is_said: Shared outcomes::lost_answer_is_settled_by_a_retry,
+        unknown_is_said: Shared outcomes::lost_answer_is_resolved_by_a_retry,
         unknown_is_said: Shared outcomes::lost_request_is_sent_again,
         unknown_is_said: Shared outcomes::lost_answers_are_unknown,
         unknown_is_said: Shared outcomes::late_duplicate_acquire_is_not_held,

@@ -77,7 +77,7 @@ pub async fn unreachable_cluster_is_unavailable(case: &Case) {
     driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
 }
 
-pub async fn lost_answer_is_settled_by_a_retry(case: &Case) {
+pub async fn lost_answer_is_resolved_by_a_retry(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     driver.link.once("/acquire", Fault::CutAnswer);
     let token = driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
@@ -150,6 +150,6 @@ pub async fn release_without_an_answer_is_not_held(case: &Case) {
     assert_eq!(released["outcome"], "unknown", "{released}");
     // The lease is no longer renewed, and ends by its ttl.
     eventually("end of the lease", || case.cluster.transitions(&job).into_iter().find(|seen| !seen.is_grant())).await;
-    let free = case.cluster.client.settle(0, &Call::acquire(&job, &case.other(), TTL_MS)).await;
+    let free = case.cluster.client.call_until_known(0, &Call::acquire(&job, &case.other(), TTL_MS)).await;
     assert!(free.is_ok(), "{free:?}");
 }

@@ -1,7 +1,8 @@
 //! Applied entries: each case changes one entry of a valid log.
 
 use tenure::lease::{
-    Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, Lease, Machine, Outcome, Refusal, Renewal, Stamp,
+    Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, HolderLease, Machine, Outcome, Refusal, Renewal,
+    Stamp,
 };
 use tenure::token::FencingToken;
 use tenure::types::{AccessName, HolderId, LeaseName, Metadata, Ttl};
@@ -125,7 +126,7 @@ fn judged_after(index: u64, change: impl FnOnce(&mut Applied)) -> Option<&'stati
 }
 
 /// The lease in the outcome of a claim or a renewal.
-fn answered(applied: &mut Applied) -> &mut Lease {
+fn answered(applied: &mut Applied) -> &mut HolderLease {
     match &mut applied.outcomes[0] {
         Outcome::Held { lease, .. } => lease,
         Outcome::Renewed(renewed) => renewed[0].as_mut().expect("renewed"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::judge::expiry_happens::{Expiries, check, check_abandoned};
-use crate::judge::history::{Ended, Operation, What};
+use crate::judge::history::{Ended, Operation, RequestKind};
 use crate::judge::samples::{acquire, acquired, commits, did, expired, granted, history, token};
 
 const fn ms(ms: u64) -> Duration {
@@ -47,7 +47,7 @@ fn parts_of_a_late_event_are_known() {
     assert!(known.behind > ms(7_900) && known.behind < ms(8_000), "the ttl is one second: {known:?}");
     assert_eq!((known.delivery, known.is_ambiguous), (ms(7_600), false), "an answer showed it at 1.4 s");
     assert_eq!(known.without_commits, ms(600), "from 100 to 700 ms");
-    let unknown = did("a", What::Renew { token: token(5) }, (900, 950), Ended::Unknown);
+    let unknown = did("a", RequestKind::Renew { token: token(5) }, (900, 950), Ended::Unknown);
     assert!(heard(&[acquired("a", (0, 10), 5), unknown]).is_ambiguous);
 }
 
@@ -60,7 +60,7 @@ fn lease_that_never_expires_is_caught() {
 
 #[test]
 fn infinite_lease_has_no_bound() {
-    let claim = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
     let unknown = [did("a", claim, (0, 10), Ended::Unknown)];
     let held = check(&history(&unknown, &[granted(5, "a", 5)]), &commits((0, 0)), ms(20_000));
     assert_eq!((held.judged, held.ambiguous, held.infinite, held.late), (0, 0, 1, None));
@@ -68,7 +68,7 @@ fn infinite_lease_has_no_bound() {
 
 #[test]
 fn extension_moves_the_bound_unless_unknown() {
-    let renew = |ended| did("a", What::Renew { token: token(5) }, (900, 910), ended);
+    let renew = |ended| did("a", RequestKind::Renew { token: token(5) }, (900, 910), ended);
     let renewed = [acquired("a", (0, 10), 5), renew(Ended::Held(token(5), Some(3_000)))];
     assert_eq!(judge(&renewed, 5_100, (0, 0)).late, None);
     assert!(judge(&renewed, 5_400, (0, 0)).late.is_some());

@@ -1,6 +1,6 @@
 //! Histories with and without an order of the calls.
 
-use crate::judge::history::{Ended, What};
+use crate::judge::history::{Ended, RequestKind};
 use crate::judge::linearizable::{SearchResult, check};
 use crate::judge::samples::{BOUNDS, acquire, acquired, did, expired, granted, history, released, saw, token};
 use crate::judge::{Bounds, LeaseHistory};
@@ -16,7 +16,7 @@ fn only_a_logged_expiry_explains_the_next_grant() {
 
 #[test]
 fn logged_unknown_release_explains_the_next_grant() {
-    let release = did("a", What::Release { token: token(5) }, (20, 30), Ended::Unknown);
+    let release = did("a", RequestKind::Release { token: token(5) }, (20, 30), Ended::Unknown);
     let asked = [acquired("a", (0, 10), 5), release, acquired("b", (40, 50), 9)];
     let log = [granted(5, "a", 5), released(60, "a", 5, 8), granted(45, "b", 9)];
     assert_eq!(check(&history(&asked, &log)), SearchResult::Possible);

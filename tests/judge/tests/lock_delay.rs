@@ -2,12 +2,12 @@
 
 use tenure::api::GrantCause;
 
-use crate::judge::history::{Ended, Operation, What};
+use crate::judge::history::{Ended, Operation, RequestKind};
 use crate::judge::lock_delay::{check, judged};
 use crate::judge::samples::{did, expired, from_queue, granted, handed_over, history, released, revoked, token};
 
 fn claimed(by: &str, times: (u64, u64), index: u64, ttl_ms: Option<u64>) -> Operation {
-    let what = What::Acquire { ttl_ms, limit: 1, wait: false, lock_delay_ms: 500 };
+    let what = RequestKind::Acquire { ttl_ms, limit: 1, wait: false, lock_delay_ms: 500 };
     did(by, what, times, Ended::Held(token(index), ttl_ms))
 }
 
@@ -32,7 +32,7 @@ fn grant_answered_inside_the_delay_is_caught() {
 
 #[test]
 fn renewed_ttl_moves_the_delay() {
-    let renewal = did("a", What::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1_000)));
+    let renewal = did("a", RequestKind::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1_000)));
     let asked = [claimed("a", (0, 10), 5, Some(1_000)), renewal];
     let log = |at| [granted(5, "a", 5), expired(1_610, "a", 5, 8), granted(at, "b", 9)];
     check(&history(&asked, &log(2_100))).expect("500 ms after the renewed ttl");
@@ -41,7 +41,7 @@ fn renewed_ttl_moves_the_delay() {
 
 #[test]
 fn grant_inside_the_delay_of_a_revoke_is_caught() {
-    let revoke = |sent, ended| did("x", What::Revoke, (sent, sent + 10), ended);
+    let revoke = |sent, ended| did("x", RequestKind::Revoke, (sent, sent + 10), ended);
     let log = |at| [granted(5, "a", 5), revoked(2_005, "a", 5, 8), granted(at, "b", 9)];
     let asked = [claimed("a", (0, 10), 5, None), revoke(2_000, Ended::Changed(true))];
     check(&history(&asked, &log(2_500))).expect("500 ms after the revoke");

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::judge::history::{Ended, What};
+use crate::judge::history::{Ended, RequestKind};
 use crate::judge::no_early_expiry::check;
 use crate::judge::samples::{BOUNDS, acquired, did, expired, granted, history, token};
 use crate::judge::{Bounds, LeaseHistory};
 
 #[test]
 fn expiry_before_the_acknowledged_ttl_is_caught() {
-    let renewed = did("a", What::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1000)));
+    let renewed = did("a", RequestKind::Renew { token: token(5) }, (600, 610), Ended::Held(token(5), Some(1000)));
     let asked = [acquired("a", (0, 10), 5), renewed];
     check(&history(&asked, &[granted(5, "a", 5), expired(1600, "a", 5, 9)])).expect("a second after the renewal");
     check(&history(&asked, &[granted(5, "a", 5), expired(1500, "a", 5, 9)])).expect_err("100 ms early");
@@ -17,7 +17,7 @@ fn expiry_before_the_acknowledged_ttl_is_caught() {
 
 #[test]
 fn expiry_of_an_infinite_lease_is_caught() {
-    let claim = What::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
     let claimed = |ended| [did("a", claim.clone(), (0, 10), ended)];
     let log = [granted(5, "a", 5), expired(90_000, "a", 5, 9)];
     check(&history(&claimed(Ended::Held(token(5), None)), &log[..1])).expect("the lease is still held");
@@ -28,7 +28,7 @@ fn expiry_of_an_infinite_lease_is_caught() {
 
 #[test]
 fn infinite_answer_to_a_finite_claim_is_caught() {
-    let renewal = did("a", What::Renew { token: token(5) }, (20, 30), Ended::Held(token(5), None));
+    let renewal = did("a", RequestKind::Renew { token: token(5) }, (20, 30), Ended::Held(token(5), None));
     let asked = [acquired("a", (0, 10), 5), renewal];
     check(&history(&asked[..1], &[granted(5, "a", 5)])).expect("the answer has the claimed ttl");
     check(&history(&asked, &[granted(5, "a", 5)])).expect_err("the renewal made it infinite");
@@ -48,7 +48,7 @@ fn rounding_and_drift_are_taken_off() {
 
 #[test]
 fn early_expiry_of_a_handed_over_lease_is_caught() {
-    let handed = [did("b", What::HandOver { token: token(5) }, (0, 10), Ended::Held(token(8), Some(1000)))];
+    let handed = [did("b", RequestKind::HandOver { token: token(5) }, (0, 10), Ended::Held(token(8), Some(1000)))];
     check(&history(&handed, &[granted(5, "a", 8), expired(1000, "a", 8, 9)])).expect("a second after the handover");
     check(&history(&handed, &[granted(5, "a", 8), expired(900, "a", 8, 9)])).expect_err("the giver knows its ttl");
 }

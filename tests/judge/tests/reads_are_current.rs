@@ -1,6 +1,6 @@
 //! A stale read is found.
 
-use crate::judge::history::{Ended, Operation, What};
+use crate::judge::history::{Ended, Operation, RequestKind};
 use crate::judge::reads_are_current::{check, check_indexes};
 use crate::judge::samples::{acquired, did, expired, granted, history, saw};
 
@@ -21,7 +21,8 @@ fn read_older_than_a_known_index_is_caught() {
     done(&[claimed.clone(), saw((10, 20), &[], 4)]).expect("the read began when the answer arrived");
     done(&[claimed.clone(), saw((11, 20), &[], 4)]).expect_err("the read began later");
     done(&[claimed, saw((11, 20), &[("a", 5)], 5)]).expect("the read has the index of the grant");
-    let at = |times, index| Operation { index: Some(index), ..did("x", What::Revoke, times, Ended::Changed(false)) };
+    let at =
+        |times, index| Operation { index: Some(index), ..did("x", RequestKind::Revoke, times, Ended::Changed(false)) };
     done(&[at((0, 10), 7), at((5, 30), 6), at((31, 40), 7)]).expect("the second call began before the first answer");
     done(&[at((0, 10), 7), at((11, 30), 6)]).expect_err("any answer with an index must be current");
 }

@@ -1,6 +1,6 @@
 //! The effect of a refused request is found.
 
-use crate::judge::history::{Ended, What};
+use crate::judge::history::{Ended, RequestKind};
 use crate::judge::samples::{BOUNDS, acquire, acquired, did, expired, granted, history, released, token};
 use crate::judge::unknown_is_said::check;
 use crate::judge::{Bounds, LeaseHistory, Observed};
@@ -16,13 +16,13 @@ fn effect_of_a_refused_request_is_caught() {
     check(&history(&[acquired("a", (0, 10), 4)], &log)).expect_err("the answer has an earlier grant");
     check(&history(&[acquired("a", (6, 10), 5)], &log)).expect_err("the event came before the request");
     check(&history(&[], &log)).expect_err("no request");
-    let waits = What::Acquire { ttl_ms: Some(1000), limit: 1, wait: true, lock_delay_ms: 0 };
+    let waits = RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait: true, lock_delay_ms: 0 };
     let lost = [did("a", waits, (0, 10), Ended::Refused("lost".into()))];
     check(&history(&lost, &log)).expect_err("the answer says lost, but the grant has not ended");
     check(&history(&lost, &[granted(5, "a", 5), expired(5, "a", 5, 5)]))
         .expect("the entry that granted the lease ended it");
     check(&history(&lost, &[granted(5, "a", 5), expired(8, "a", 5, 6)])).expect_err("a later entry ended the grant");
-    let release = did("a", What::Release { token: token(5) }, (6, 7), Ended::Changed(false));
+    let release = did("a", RequestKind::Release { token: token(5) }, (6, 7), Ended::Changed(false));
     let asked = [acquired("a", (0, 1), 5), release];
     check(&history(&asked, &[granted(5, "a", 5), released(7, "a", 5, 6)]))
         .expect_err("the answer says that nothing was released");

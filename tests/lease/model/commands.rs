@@ -1,8 +1,8 @@
 //! The effect of each command.
 
 use tenure::lease::{
-    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, HolderCommand, Lease, Lost, LostReason, Outcome,
-    Refusal, Renewal, Waiter, WaiterId,
+    Acquire, Change, Command, DropCause, DroppedWaiter, GrantCause, HolderCommand, HolderLease, Lost, LostReason,
+    Outcome, Refusal, Renewal, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
 use tenure::types::{AccessName, ClusterMs, HolderId, LeaseName, Metadata};
@@ -191,7 +191,7 @@ impl Model {
         Outcome::Queued { place }
     }
 
-    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<Lease, Lost> {
+    fn renew(&mut self, holder: &HolderId, renewal: &Renewal) -> Result<HolderLease, Lost> {
         let (now, wall_ms) = (self.now, self.wall_ms);
         let Some(token) = self.own(&renewal.name, holder, renewal.token) else {
             return Err(self.lost(&renewal.name, holder, renewal.token));

@@ -7,7 +7,7 @@ mod reads;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::lease::{
-    Acquire, Batch, CONFIRM_WINDOW_MS, Change, DropCause, DroppedWaiter, Effects, GrantCause, Lease, LeaseState,
+    Acquire, Batch, CONFIRM_WINDOW_MS, Change, DropCause, DroppedWaiter, Effects, GrantCause, HolderLease, LeaseState,
     Limits, Lost, LostReason, Outcome, Transition, Waiter, WaiterId,
 };
 use tenure::token::FencingToken;
@@ -34,7 +34,7 @@ pub struct Model {
 }
 
 struct ModelLease {
-    lease: Lease,
+    lease: HolderLease,
     /// Time, log index and part of its end.
     ended: Option<(ClusterMs, u64, u32)>,
 }
@@ -181,9 +181,9 @@ impl Model {
         (self.held(name).count() < limit && !self.delays.contains_key(name)).then_some(first)
     }
 
-    fn grant(&mut self, acquire: &Acquire, cause: GrantCause) -> Lease {
+    fn grant(&mut self, acquire: &Acquire, cause: GrantCause) -> HolderLease {
         let (now, wall_ms, token) = (self.now, self.wall_ms, self.position);
-        let lease = Lease {
+        let lease = HolderLease {
             name: acquire.name.clone(),
             holder: acquire.holder.clone(),
             token,
@@ -229,7 +229,7 @@ impl Model {
         self.record_transition(&lease, change);
     }
 
-    fn record_transition(&mut self, lease: &Lease, change: Change) {
+    fn record_transition(&mut self, lease: &HolderLease, change: Change) {
         let transition = Transition {
             index: self.position.index(),
             part: self.effects.transitions.len() as u32,
@@ -267,7 +267,7 @@ impl Model {
         self.history.retain(|name, _| known.contains(name));
     }
 
-    fn held(&self, name: &LeaseName) -> impl Iterator<Item = &Lease> {
+    fn held(&self, name: &LeaseName) -> impl Iterator<Item = &HolderLease> {
         self.leases.iter().filter(|held| held.ended.is_none()).map(|held| &held.lease).filter(move |l| l.name == *name)
     }
 
@@ -293,7 +293,7 @@ impl Model {
 
     /// The granted token. A caller can have its integer form only, with a saturated term.
     fn own(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Option<FencingToken> {
-        let fits = |lease: &&Lease| lease.holder == *holder && lease.token.as_u64() == token.as_u64();
+        let fits = |lease: &&HolderLease| lease.holder == *holder && lease.token.as_u64() == token.as_u64();
         self.held(name).find(fits).map(|lease| lease.token)
     }
 
@@ -321,13 +321,13 @@ impl Model {
         Lost { cause, holder: holder.map(|lease| lease.holder.clone()) }
     }
 
-    fn lease_mut(&mut self, name: &LeaseName, token: FencingToken) -> &mut Lease {
+    fn lease_mut(&mut self, name: &LeaseName, token: FencingToken) -> &mut HolderLease {
         let is_it = |held: &&mut ModelLease| held.lease.name == *name && held.lease.token == token;
         &mut self.leases.iter_mut().find(is_it).expect("the lease is held").lease
     }
 
-    fn shown(&self, name: &LeaseName, token: FencingToken) -> Lease {
+    fn shown(&self, name: &LeaseName, token: FencingToken) -> HolderLease {
         let held = self.held(name).find(|lease| lease.token == token).expect("the lease is held");
-        Lease { waiters: self.waiting(name).count() as u32, ..held.clone() }
+        HolderLease { waiters: self.waiting(name).count() as u32, ..held.clone() }
     }
 }

@@ -1,6 +1,6 @@
 //! The expected results of the machine's reads.
 
-use tenure::lease::{Change, Counts, Explanation, Lease, LeaseState, Standing, Transition, Waiter};
+use tenure::lease::{Change, Counts, Explanation, HolderLease, LeaseState, Standing, Transition, Waiter};
 use tenure::token::FencingToken;
 use tenure::types::{ClusterMs, HolderId, LeaseName};
 
@@ -8,10 +8,10 @@ use super::Model;
 
 impl Model {
     /// Held leases in token order, then ended leases.
-    pub fn leases_of(&self, name: &LeaseName) -> Vec<Lease> {
+    pub fn leases_of(&self, name: &LeaseName) -> Vec<HolderLease> {
         let waiters = self.waiting(name).count() as u32;
         let of_name = self.leases.iter().filter(|held| held.lease.name == *name);
-        let mut leases: Vec<Lease> = of_name.map(|held| Lease { waiters, ..held.lease.clone() }).collect();
+        let mut leases: Vec<HolderLease> = of_name.map(|held| HolderLease { waiters, ..held.lease.clone() }).collect();
         leases.sort_by_key(|lease| (lease.state != LeaseState::Active, lease.token));
         leases
     }
@@ -27,8 +27,8 @@ impl Model {
     }
 
     pub fn explain(&self, name: &LeaseName, holder: &HolderId) -> Explanation {
-        let active = |lease: &Lease| lease.state == LeaseState::Active;
-        let held: Vec<Lease> = self.leases_of(name).into_iter().filter(active).collect();
+        let active = |lease: &HolderLease| lease.state == LeaseState::Active;
+        let held: Vec<HolderLease> = self.leases_of(name).into_iter().filter(active).collect();
         Explanation {
             delay_until: self.delays.get(name).copied(),
             next: self.queue(name).into_iter().next(),
@@ -39,7 +39,7 @@ impl Model {
     }
 
     /// From the newest event backwards: the grant of the current lease, or else the last end of one.
-    fn standing(&self, name: &LeaseName, holder: &HolderId, held: &[Lease]) -> Standing {
+    fn standing(&self, name: &LeaseName, holder: &HolderId, held: &[HolderLease]) -> Standing {
         let remembered = self.history.get(name).into_iter().flatten().rev();
         let mut remembered = remembered.filter(|event| event.holder == *holder);
         if let Some(lease) = held.iter().find(|lease| lease.holder == *holder) {
@@ -61,7 +61,7 @@ impl Model {
         let of_holder = self.leases.iter().filter(|held| held.lease.name == *name && held.lease.holder == *holder);
         let last = of_holder.filter(|held| held.ended.is_some()).max_by_key(|held| held.lease.token)?;
         let (at, index, part) = last.ended?;
-        let Lease { name, holder, token, .. } = last.lease.clone();
+        let HolderLease { name, holder, token, .. } = last.lease.clone();
         let wall_ms = last.lease.renewed_wall_ms + (at - last.lease.renewed_at);
         let change = match last.lease.state {
             LeaseState::Expired => Change::Expired,

@@ -430,17 +430,17 @@ pub(in crate::node) async fn run<S: Storage>(
             // Without a majority the entries in flight may never finish, so queued commands must not wait for them.
             answer_all(jobs.queue(CommandQueue::take_all), &ProposeError::NotLeader);
         }
-        let room = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
+        let can_propose = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
-            // Without room, this round takes no command, but the next one waits until the first of them is late.
+            // At the limit of entries in flight, this round takes no command, but the next one waits until the first of them is late.
             () = jobs.0.changed.notified() => {}
             _ = leads.changed() => {}
-            // A command can exceed its wait only without room: otherwise this round takes it.
-            () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !room && next_late.is_some() => {}
+            // A command can exceed its wait only at that limit: otherwise this round takes it.
+            () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !can_propose && next_late.is_some() => {}
         }
         jobs.refuse_late();
         while in_flight.len() < MAX_IN_FLIGHT

@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use tenure::config::RaftTimings;
 use tenure::node::Node;
 use tenure::storage::DirectoryFiles;
-use tenure::testing::exchange_promise;
+use tenure::testing::exchange_vote_lease;
 use tokio::net::TcpListener;
 
 use crate::disk::{Disk, HonoredSyncs, Image};
@@ -22,7 +22,7 @@ use crate::{first_seed, scratch};
 const SHORT: Duration = Duration::from_millis(60);
 const MIDDLE: Duration = Duration::from_millis(90);
 const LONG: Duration = Duration::from_millis(180);
-/// Shorter than every promise of the test.
+/// Shorter than every vote lease of the test.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// The leadership lease of each run of the node. It rises, falls and stays the same.
@@ -32,7 +32,7 @@ const LEASES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
 const CUTS_PER_EVENT: usize = 4;
 
 /// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Marker` marks the end of
-/// the previous run's promises: one leadership lease after the end of that run.
+/// the previous run's vote leases: one leadership lease after the end of that run.
 async fn record(root: &Path) -> Vec<Event> {
     let recorder = Recorder::new(root, []);
     let mut last = Duration::ZERO;
@@ -61,7 +61,7 @@ async fn start(root: &Path, lease: Duration) -> Node {
     node.timings(timings).peer_listener(listener).start().await.expect("the node starts")
 }
 
-/// The longest promise that may be in force at this point: the one of the newest run, and the one of the previous run
+/// The longest vote lease that may be in force at this point: the one of the newest run, and the one of the previous run
 /// until it ends.
 fn in_force(past: &[Event]) -> Duration {
     let started = past.iter().filter(|event| matches!(event, Event::Acknowledged(_))).count();
@@ -69,7 +69,7 @@ fn in_force(past: &[Event]) -> Duration {
     LEASES[over.min(started)..started].iter().copied().max().unwrap_or(LEAST)
 }
 
-/// Reads the promise as the next start does, and as the start after it does if the next one crashes.
+/// Reads the vote lease as the next start does, and as the start after it does if the next one crashes.
 fn check(image: &Image, least: Duration) -> Result<(), String> {
     let scratch = scratch();
     image.only(|path| path.parent() == Some(Path::new(DATA_DIR))).write_to(scratch.path());
@@ -77,7 +77,7 @@ fn check(image: &Image, least: Duration) -> Result<(), String> {
     std::fs::create_dir_all(scratch.path().join(DATA_DIR)).expect("a directory");
     let files = DirectoryFiles(scratch.path().join(DATA_DIR));
     for start in ["next", "second"] {
-        let read = exchange_promise(&files, LEAST).map_err(|error| error.to_string())?;
+        let read = exchange_vote_lease(&files, LEAST).map_err(|error| error.to_string())?;
         if read < least {
             return Err(format!("the {start} start reads {read:?}, and {least:?} may be in force"));
         }
@@ -85,7 +85,7 @@ fn check(image: &Image, least: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// Cuts the power at every event. Returns the number of cuts and the lost promises.
+/// Cuts the power at every event. Returns the number of cuts and the lost vote leases.
 fn cut_everywhere(events: &[Event], honored: HonoredSyncs) -> (usize, Vec<String>) {
     let mut rng = StdRng::seed_from_u64(first_seed());
     let (mut disk, mut cuts, mut failures) = (Disk::new(&Image::default(), honored), 0, Vec::new());
@@ -102,13 +102,13 @@ fn cut_everywhere(events: &[Event], honored: HonoredSyncs) -> (usize, Vec<String
 }
 
 #[tokio::test]
-async fn promises_survive_a_power_cut() {
+async fn vote_leases_survive_a_power_cut() {
     let scratch = scratch();
     let events = record(scratch.path()).await;
     let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::All);
     println!("{cuts} cuts at {} events", events.len());
-    assert!(failures.is_empty(), "{} of {cuts} cuts lost a promise; the first: {}", failures.len(), failures[0]);
+    assert!(failures.is_empty(), "{} of {cuts} cuts lost a vote lease; the first: {}", failures.len(), failures[0]);
     let (cuts, failures) = cut_everywhere(&events, HonoredSyncs::NoDirSync);
-    println!("without directory syncs {} of {cuts} cuts lost a promise", failures.len());
-    assert!(!failures.is_empty(), "the control must lose a promise");
+    println!("without directory syncs {} of {cuts} cuts lost a vote lease", failures.len());
+    assert!(!failures.is_empty(), "the control must lose a vote lease");
 }

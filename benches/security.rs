@@ -102,7 +102,7 @@ async fn pairs(cluster: &Cluster, remote: &Remote, time: Duration) -> Value {
                 pair += 1;
                 let start = Instant::now();
                 let token = acquire(&remote, &name, &holder).await;
-                let release = Release { holder: holder.clone(), token };
+                let release = Release::new(holder.clone(), token);
                 remote.release(&name, &release).await.expect("it is held");
                 recorder.record(start);
             }
@@ -118,7 +118,7 @@ async fn renewals(cluster: &Cluster, remote: &Remote, time: Duration) -> Value {
         async move {
             let (holder, name) = (holder(format!("r{client}")), name(format!("renew-{client}")));
             let token = acquire(&remote, &name, &holder).await;
-            let renew = Renew { holder, token, ttl_ms: None };
+            let renew = Renew::new(holder, token);
             while recorder.is_running() {
                 let start = Instant::now();
                 remote.renew(&name, &renew).await.expect("it is held");

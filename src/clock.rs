@@ -21,6 +21,7 @@ pub trait Clock: Send + Sync + 'static {
 
 /// Total time in suspend. A range, because two clocks cannot be read at the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Suspended {
     /// The shortest possible time.
     pub at_least: Duration,
@@ -32,6 +33,11 @@ impl Suspended {
     /// A range with one value.
     pub fn exactly(total: Duration) -> Suspended {
         Suspended { at_least: total, at_most: total }
+    }
+
+    /// A range of these values.
+    pub fn between(at_least: Duration, at_most: Duration) -> Suspended {
+        Suspended { at_least, at_most }
     }
 
     /// Reads `elapsed`, which includes suspend, between two readings of `awake`, which does not. If the readings of

@@ -54,10 +54,9 @@ pub const MAX_DRIFT_PERMILLE: u32 = 500;
 #[cfg(feature = "client")]
 pub(crate) const OWN_KEYS: &str = "tenure.";
 
-/// A wait in whole milliseconds, rounded up so that no wait ends early.
-#[cfg(feature = "client")]
-pub(crate) fn wait_ms(wait: Duration) -> u64 {
-    wait.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
+/// A duration in whole milliseconds, rounded up so that no wait ends early.
+pub(crate) fn ceil_ms(duration: Duration) -> u64 {
+    duration.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX)
 }
 
 /// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:/-]*`, at most [`MAX_NAME_BYTES`] bytes.

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tenure::api::{Acquire, Code, LeaseInfo, Release, Renew, TtlMs};
+use tenure::api::{Acquire, Code, LeaseInfo, Release, Renew};
 use tenure::client::{CallError, Remote};
 use tenure::{FencingToken, HolderId, LeaseName};
 use tokio::net::TcpListener;
@@ -55,10 +55,6 @@ fn lease_of(id: i64) -> LeaseName {
     LeaseName::new(format!("task/{id}")).expect("a short name")
 }
 
-fn ttl_ms() -> TtlMs {
-    TtlMs::Millis(ttl().as_millis() as u64)
-}
-
 /// Gives the oldest task without a holder to the processor.
 async fn next(State(leases): State<Remote>, body: Bytes) -> Result<Answer, Answer> {
     // `must_heartbeat_before` only avoids requests in vain. The lease decides.
@@ -76,7 +72,7 @@ async fn next(State(leases): State<Remote>, body: Bytes) -> Result<Answer, Answe
         let transaction = database.transaction().await?;
         let Some(row) = transaction.query_opt(OLDEST, &[&skipped]).await? else { break };
         let id: i64 = row.try_get(0)?;
-        let claim = Acquire { ttl_ms: Some(ttl_ms()), ..Acquire::new(processor.clone()) };
+        let claim = Acquire::new(processor.clone()).ttl(ttl());
         let lease = match leases.acquire(&lease_of(id), &claim).await {
             Ok(lease) => lease,
             Err(CallError::Refused(problem)) if matches!(problem.code, Code::Held | Code::LockDelay) => continue,
@@ -126,7 +122,7 @@ async fn check<'a>(
         Some(token) => token,
         None => FencingToken::try_from(u64::try_from(row.try_get::<_, i64>(2)?)?)?,
     };
-    let renew = Renew { holder: body.processor.clone(), token, ttl_ms: Some(ttl_ms()) };
+    let renew = Renew::new(body.processor.clone(), token).ttl(ttl());
     match leases.renew(&lease_of(id), &renew).await {
         Ok(lease) => Ok(Checked { transaction, lease }),
         Err(CallError::Refused(problem)) if problem.code == Code::Lost => {
@@ -161,7 +157,7 @@ async fn complete(State(leases): State<Remote>, Path(id): Path<i64>, body: Bytes
         transaction.query_opt(&update, &[&id, &parameters.0, &parameters.1, &parameters.2, &parameters.3]).await?;
     transaction.commit().await?;
     // Without the release, the lease would end by its ttl.
-    let _ = leases.release(&lease_of(id), &Release { holder: body.processor, token: lease.token }).await;
+    let _ = leases.release(&lease_of(id), &Release::new(body.processor, lease.token)).await;
     changed(row)
 }
 

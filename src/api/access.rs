@@ -33,6 +33,7 @@ pub struct RoleDefinition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Permission {
     /// The right.
     pub right: Right,
@@ -40,6 +41,13 @@ pub struct Permission {
     #[serde(default)]
     #[cfg_attr(feature = "server", schema(max_length = 200, pattern = "^[A-Za-z0-9._:/-]*$"))]
     pub prefix: String,
+}
+
+impl Permission {
+    /// This right on all lease names that begin with `prefix`.
+    pub fn new(right: Right, prefix: impl Into<String>) -> Permission {
+        Permission { right, prefix: prefix.into() }
+    }
 }
 
 /// A principal: a program, a person or a team.
@@ -71,18 +79,34 @@ pub struct TokenInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct SetRole {
     /// All permissions of the role.
     pub permissions: Vec<Permission>,
+}
+
+impl SetRole {
+    /// A role with these permissions.
+    pub fn new(permissions: Vec<Permission>) -> SetRole {
+        SetRole { permissions }
+    }
 }
 
 /// Body of `PUT /v1/access/principals/{access}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct SetPrincipal {
     /// The names of all its roles.
     pub roles: Vec<AccessName>,
+}
+
+impl SetPrincipal {
+    /// A principal with these roles.
+    pub fn new(roles: Vec<AccessName>) -> SetPrincipal {
+        SetPrincipal { roles }
+    }
 }
 
 /// Response to the creation of an access token.

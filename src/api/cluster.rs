@@ -84,6 +84,7 @@ pub struct Version {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct AddMember {
     /// An id that no node of this cluster ever had.
     #[serde(deserialize_with = "integer::required")]
@@ -95,10 +96,18 @@ pub struct AddMember {
     pub peer: String,
 }
 
+impl AddMember {
+    /// A member with this id and these addresses.
+    pub fn new(id: u64, http: impl Into<String>, peer: impl Into<String>) -> AddMember {
+        AddMember { id, http: http.into(), peer: peer.into() }
+    }
+}
+
 /// Body of `POST /v1/cluster/members/{id}/addresses`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Addresses {
     /// `host:port` of the public listener, as clients reach it.
     pub http: String,
@@ -106,10 +115,18 @@ pub struct Addresses {
     pub peer: String,
 }
 
+impl Addresses {
+    /// The addresses of the public and the peer listener.
+    pub fn new(http: impl Into<String>, peer: impl Into<String>) -> Addresses {
+        Addresses { http: http.into(), peer: peer.into() }
+    }
+}
+
 /// Body of `POST /v1/cluster/members/{id}/replace`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ReplaceMember {
     /// The member that becomes a voter in its place.
     #[serde(deserialize_with = "integer::required")]
@@ -117,15 +134,30 @@ pub struct ReplaceMember {
     pub with: u64,
 }
 
+impl ReplaceMember {
+    /// The member `with` takes the place of the voter.
+    pub fn new(with: u64) -> ReplaceMember {
+        ReplaceMember { with }
+    }
+}
+
 /// Body of `POST /v1/cluster/transfer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Transfer {
     /// The voter that becomes the leader. Absent: the one that lacks the fewest log entries.
     #[serde(default, deserialize_with = "integer::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "server", schema(minimum = 1, maximum = 9_223_372_036_854_775_807_u64))]
     pub to: Option<u64>,
+}
+
+impl Transfer {
+    /// A transfer to this voter. The default leaves the choice to the leader.
+    pub fn to(voter: u64) -> Transfer {
+        Transfer { to: Some(voter) }
+    }
 }
 
 /// Response to a change of the members: the members after it, as the leader sees them.

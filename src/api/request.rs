@@ -1,15 +1,18 @@
 //! Request bodies. Fields have validated types, so reading a body refuses a value outside its bounds.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::{TtlMs, integer, object};
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName, Metadata};
+use crate::types::{HolderId, LeaseName, Metadata, ceil_ms};
 
 /// Body of `POST /v1/leases/{name}/acquire`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Acquire {
     /// The claimant: 1 to 200 bytes of the caller's choice. A holder that acquires again keeps its token.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -42,12 +45,38 @@ impl Acquire {
     pub fn new(holder: HolderId) -> Acquire {
         Acquire { holder, ttl_ms: None, wait_ms: None, lock_delay_ms: None, limit: None, metadata: Metadata::default() }
     }
+
+    /// Sets the ttl.
+    pub fn ttl(self, ttl: impl Into<TtlMs>) -> Acquire {
+        Acquire { ttl_ms: Some(ttl.into()), ..self }
+    }
+
+    /// Sets the longest wait for a held lease, rounded up to whole milliseconds.
+    pub fn wait(self, wait: Duration) -> Acquire {
+        Acquire { wait_ms: Some(ceil_ms(wait)), ..self }
+    }
+
+    /// Sets the lock delay, rounded up to whole milliseconds.
+    pub fn lock_delay(self, lock_delay: Duration) -> Acquire {
+        Acquire { lock_delay_ms: Some(ceil_ms(lock_delay)), ..self }
+    }
+
+    /// Sets the number of holders at once.
+    pub fn limit(self, limit: u32) -> Acquire {
+        Acquire { limit: Some(limit), ..self }
+    }
+
+    /// Sets the metadata of the grant.
+    pub fn metadata(self, metadata: Metadata) -> Acquire {
+        Acquire { metadata, ..self }
+    }
 }
 
 /// Body of `POST /v1/leases/{name}/renew`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Renew {
     /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -61,10 +90,23 @@ pub struct Renew {
     pub ttl_ms: Option<TtlMs>,
 }
 
+impl Renew {
+    /// A renewal with the ttl of the grant.
+    pub fn new(holder: HolderId, token: FencingToken) -> Renew {
+        Renew { holder, token, ttl_ms: None }
+    }
+
+    /// Sets the ttl from now on.
+    pub fn ttl(self, ttl: impl Into<TtlMs>) -> Renew {
+        Renew { ttl_ms: Some(ttl.into()), ..self }
+    }
+}
+
 /// Body of `POST /v1/renew`: at most 10,000 leases of one holder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct RenewBatch {
     /// The holder of all leases.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -75,10 +117,18 @@ pub struct RenewBatch {
     pub leases: Vec<RenewItem>,
 }
 
+impl RenewBatch {
+    /// A renewal of these leases of one holder.
+    pub fn new(holder: HolderId, leases: Vec<RenewItem>) -> RenewBatch {
+        RenewBatch { holder, leases }
+    }
+}
+
 /// One lease of a batched renewal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct RenewItem {
     /// The name of the lease.
     #[cfg_attr(feature = "server", schema(value_type = String, max_length = 200, pattern = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$"))]
@@ -92,10 +142,23 @@ pub struct RenewItem {
     pub ttl_ms: Option<TtlMs>,
 }
 
+impl RenewItem {
+    /// A renewal with the ttl of the grant.
+    pub fn new(name: LeaseName, token: FencingToken) -> RenewItem {
+        RenewItem { name, token, ttl_ms: None }
+    }
+
+    /// Sets the ttl from now on.
+    pub fn ttl(self, ttl: impl Into<TtlMs>) -> RenewItem {
+        RenewItem { ttl_ms: Some(ttl.into()), ..self }
+    }
+}
+
 /// Body of `POST /v1/leases/{name}/release`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Release {
     /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -105,10 +168,18 @@ pub struct Release {
     pub token: FencingToken,
 }
 
+impl Release {
+    /// A release of the grant with this token.
+    pub fn new(holder: HolderId, token: FencingToken) -> Release {
+        Release { holder, token }
+    }
+}
+
 /// Body of `POST /v1/leases/{name}/handover`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct HandOver {
     /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -122,10 +193,23 @@ pub struct HandOver {
     pub to: Option<HolderId>,
 }
 
+impl HandOver {
+    /// A hand-over to the first confirmed waiter.
+    pub fn new(holder: HolderId, token: FencingToken) -> HandOver {
+        HandOver { holder, token, to: None }
+    }
+
+    /// Sets the waiter that gets the lease.
+    pub fn to(self, waiter: HolderId) -> HandOver {
+        HandOver { to: Some(waiter), ..self }
+    }
+}
+
 /// Body of `POST /v1/leases/{name}/metadata`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct UpdateMetadata {
     /// The holder.
     #[cfg_attr(feature = "server", schema(value_type = String, min_length = 1, max_length = 200, pattern = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"))]
@@ -143,6 +227,13 @@ pub struct UpdateMetadata {
     pub metadata: Metadata,
 }
 
+impl UpdateMetadata {
+    /// Replaces the metadata with this version by `metadata`.
+    pub fn new(holder: HolderId, token: FencingToken, version: u64, metadata: Metadata) -> UpdateMetadata {
+        UpdateMetadata { holder, token, version, metadata }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +243,13 @@ mod tests {
         let acquire: Acquire = serde_json::from_str(r#"{"holder":"h"}"#).expect("a valid acquire");
         assert_eq!(acquire, Acquire::new(HolderId::new("h").expect("valid")));
         assert_eq!(serde_json::to_string(&acquire).expect("plain"), r#"{"holder":"h"}"#);
+    }
+
+    #[test]
+    fn durations_are_rounded_up_to_milliseconds() {
+        let claim = Acquire::new(HolderId::new("h").expect("valid")).ttl(Duration::from_secs(2));
+        let claim = claim.wait(Duration::from_micros(1)).lock_delay(Duration::from_micros(1_001));
+        assert_eq!((claim.ttl_ms, claim.wait_ms, claim.lock_delay_ms), (Some(TtlMs::Millis(2_000)), Some(1), Some(2)));
     }
 
     #[test]

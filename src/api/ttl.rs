@@ -1,11 +1,12 @@
 //! The ttl in requests and responses.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::integer;
-use crate::types::{InvalidValue, Ttl};
+use crate::types::{InvalidValue, Ttl, ceil_ms};
 
 /// JSON form of an infinite ttl.
 pub(super) const INFINITE: &str = "infinite";
@@ -13,6 +14,7 @@ pub(super) const INFINITE: &str = "infinite";
 /// A ttl: an integer of milliseconds, or the string `infinite`. The node checks that of a request against the cluster's
 /// bounds later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TtlMs {
     /// A finite ttl in milliseconds.
     Millis(u64),
@@ -43,6 +45,13 @@ impl TryFrom<TtlMs> for Ttl {
             TtlMs::Millis(ms) => Ttl::millis(ms),
             TtlMs::Infinite => Ok(Ttl::INFINITE),
         }
+    }
+}
+
+/// Rounds up to whole milliseconds.
+impl From<Duration> for TtlMs {
+    fn from(ttl: Duration) -> TtlMs {
+        TtlMs::Millis(ceil_ms(ttl))
     }
 }
 

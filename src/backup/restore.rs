@@ -19,6 +19,7 @@ const CLOCK_PAUSE: Duration = Duration::from_micros(100);
 
 /// What the operator knows about the holders of the lost cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LostHolders {
     /// All have stopped. The restored cluster grants leases at once.
     Stopped,

@@ -130,9 +130,9 @@ impl Command {
 impl RightArguments {
     fn permissions(&self) -> Vec<Permission> {
         let each = |right: Right, prefixes: &[String]| {
-            prefixes.iter().map(|prefix| Permission { right, prefix: prefix.clone() }).collect::<Vec<_>>()
+            prefixes.iter().map(|prefix| Permission::new(right, prefix.as_str())).collect::<Vec<_>>()
         };
-        let admin = self.admin.then(|| Permission { right: Right::Admin, prefix: String::new() });
+        let admin = self.admin.then(|| Permission::new(Right::Admin, ""));
         let all = [(Right::Read, &self.read), (Right::Hold, &self.hold), (Right::Operate, &self.operate)];
         all.into_iter().flat_map(|(right, prefixes)| each(right, prefixes)).chain(admin).collect()
     }

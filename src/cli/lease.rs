@@ -245,7 +245,7 @@ async fn renew(held: HeldLease, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
 }
 
 async fn release(held: HeldLease) -> Result<(), Failure> {
-    let release = api::Release { holder: held.claimant.holder, token: held.token };
+    let release = api::Release::new(held.claimant.holder, held.token);
     let answer = held.client.remote()?.release(&held.name, &release).await?;
     match (answer.released, held.client.output) {
         (_, Format::Json) => output::json(&answer)?,

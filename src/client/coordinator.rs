@@ -71,6 +71,7 @@ pub trait Events: Send {
 
 /// The time limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryBudget {
     /// The limit of one attempt, so that one silent node cannot use up the total.
     pub attempt: Duration,
@@ -82,6 +83,11 @@ pub struct RetryBudget {
 impl RetryBudget {
     /// Longest single attempt, without its wait for a lease.
     const ATTEMPT: Duration = Duration::from_secs(2);
+
+    /// A budget with these limits.
+    pub const fn new(attempt: Duration, total: Duration) -> RetryBudget {
+        RetryBudget { attempt, total }
+    }
 
     /// A budget with this total. One attempt has two fifths of it, at most 2 s.
     pub fn within(total: Duration) -> RetryBudget {

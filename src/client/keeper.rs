@@ -133,8 +133,8 @@ fn batch_len<'n>(names: impl Iterator<Item = &'n LeaseName>) -> usize {
 
 async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<DueRenewal>) {
     let sent = shared.now();
-    let item = |(hold, token, _): &DueRenewal| RenewItem { name: hold.name.clone(), token: *token, ttl_ms: None };
-    let batch = RenewBatch { holder, leases: renewals.iter().map(item).collect() };
+    let item = |(hold, token, _): &DueRenewal| RenewItem::new(hold.name.clone(), *token);
+    let batch = RenewBatch::new(holder, renewals.iter().map(item).collect());
     let shortest = renewals.iter().filter_map(|(_, _, ttl)| *ttl).min();
     let total = shortest.map_or(shared.options.operation_timeout, |ttl| ttl / 3);
     let total = total.clamp(MIN_RENEWAL_TIMEOUT, shared.options.operation_timeout.max(MIN_RENEWAL_TIMEOUT));
@@ -190,8 +190,8 @@ mod tests {
         for length in [1, MAX_NAME_BYTES] {
             let name = LeaseName::new("n".repeat(length)).expect("valid");
             let count = batch_len(std::iter::repeat_n(&name, 2 * MAX_RENEW_ITEMS));
-            let item = RenewItem { name, token: FencingToken::new(32_767, (1 << 48) - 1), ttl_ms: None };
-            let batch = RenewBatch { holder: holder.clone(), leases: vec![item; count] };
+            let item = RenewItem::new(name, FencingToken::new(32_767, (1 << 48) - 1));
+            let batch = RenewBatch::new(holder.clone(), vec![item; count]);
             let bytes = serde_json::to_vec(&batch).expect("a batch is JSON").len();
             assert!(bytes <= MAX_BODY_BYTES, "{count} names of {length} bytes need {bytes} bytes");
             let is_full = count == MAX_RENEW_ITEMS || bytes > MAX_BODY_BYTES * 9 / 10;

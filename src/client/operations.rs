@@ -15,7 +15,7 @@ use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics}
 use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::trace;
-use crate::types::{HolderId, wait_ms};
+use crate::types::{HolderId, ceil_ms};
 
 /// Pause between two checks of an abandoned claim that may still wait in the queue.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
@@ -74,7 +74,7 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
         // new work must get a new token.
         send_release(shared, hold, token).await?;
     }
-    let wait_ms = Some(wait_ms(wait)).filter(|wait| *wait > 0);
+    let wait_ms = Some(ceil_ms(wait)).filter(|wait| *wait > 0);
     let claim = Acquire { wait_ms, ..claim_request(hold, &options) };
     let sent = shared.now();
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
@@ -182,8 +182,8 @@ async fn confirm(
     if ttl(&lease).is_none_or(|ttl| waited <= ttl / 3) {
         return Ok((lease, sent));
     }
-    let item = RenewItem { name: hold.name.clone(), token: lease.token, ttl_ms: None };
-    let batch = RenewBatch { holder: hold.holder.clone(), leases: vec![item] };
+    let item = RenewItem::new(hold.name.clone(), lease.token);
+    let batch = RenewBatch::new(hold.holder.clone(), vec![item]);
     let sent = shared.now();
     let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
     // After any error here the grant may still be in force.
@@ -277,7 +277,7 @@ async fn drain(hold: &Hold) -> bool {
 
 /// Releases a grant. If the answer is lost, the history of the lease shows whether the release was applied.
 pub(super) async fn send_release(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Result<bool, CallError> {
-    let release = Release { holder: hold.holder.clone(), token };
+    let release = Release::new(hold.holder.clone(), token);
     let budget = RetryBudget::within(shared.options.operation_timeout);
     let released = match shared.coordinator.release(hold.name.clone(), release, budget).await {
         Ok(answer) => answer.released,

@@ -11,7 +11,7 @@ use crate::api::TtlMs;
 use crate::clock::{Clock, SystemClock};
 use crate::rng::rng;
 use crate::types::{
-    HolderId, InvalidValue, MAX_DRIFT_PERMILLE, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl, wait_ms,
+    HolderId, InvalidValue, MAX_DRIFT_PERMILLE, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl, ceil_ms,
 };
 
 /// Most bytes of the host name in a default holder. The process id and the random part must fit into the limit of 200.
@@ -279,7 +279,7 @@ impl AcquireOptions {
     pub(super) fn wait_for(&self, lease: &LeaseOptions) -> Result<Duration, InvalidValue> {
         match self.wait {
             Wait::No => Ok(Duration::ZERO),
-            Wait::UpTo(wait) if wait > Duration::from_millis(MAX_WAIT_MS) => Err(InvalidValue::Wait(wait_ms(wait))),
+            Wait::UpTo(wait) if wait > Duration::from_millis(MAX_WAIT_MS) => Err(InvalidValue::Wait(ceil_ms(wait))),
             Wait::UpTo(wait) => Ok(wait),
             Wait::ForTtl => Ok(lease.ttl_wait()),
         }

@@ -1,15 +1,18 @@
 //! `[backup]`: scheduled backups.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::reader::within;
+use crate::types::ceil_ms;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The schedule of the backups that the leader writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupSchedule {
     /// The folder of the files. Each node can have its own, or all nodes share one.
     pub dir: PathBuf,
@@ -17,6 +20,14 @@ pub struct BackupSchedule {
     pub every_ms: u64,
     /// The number of files to keep.
     pub keep: usize,
+}
+
+impl BackupSchedule {
+    /// A backup in the folder `dir` after each time `every`, of which the newest `keep` files stay. The start of the
+    /// node checks the values.
+    pub fn new(dir: impl Into<PathBuf>, every: Duration, keep: usize) -> BackupSchedule {
+        BackupSchedule { dir: dir.into(), every_ms: ceil_ms(every), keep }
+    }
 }
 
 /// `[backup]`. Without `dir`, no backups are written.

@@ -45,7 +45,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// use tenure::api::Permission;
     ///
     /// let admin = AccessName::new("admin")?;
-    /// node.set_role(&admin, &[Permission { right: Right::Admin, prefix: String::new() }]).await?;
+    /// node.set_role(&admin, &[Permission::new(Right::Admin, "")]).await?;
     /// node.set_principal(&admin, &[admin.clone()]).await?;
     /// let token = node.create_token(&admin).await?;
     /// node.enable_access(true).await?;

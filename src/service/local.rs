@@ -12,7 +12,7 @@ use crate::lease::{Acquire, ListFilter, StateFilter, WaiterId};
 use crate::node::{self, Compacted, Consistency, Forward, Node, Query, Request, RequestError, Watch, WatchEnd};
 use crate::peer::{TcpTransport, Transport};
 use crate::storage::{DiskStorage, Storage};
-use crate::types::{ClusterMs, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
+use crate::types::{ClusterMs, HolderId, LeaseName, MemberChange, NodeId, ceil_ms};
 
 /// Pause before a watch reports again that its node has stopped, so that a caller that retries does not spin.
 const STOPPED_PAUSE: Duration = Duration::from_millis(200);
@@ -207,7 +207,7 @@ impl<S: Storage, T: Transport> Coordinator for Local<S, T> {
             // A later attempt has less time left to wait. It keeps a wait even of 0 ms: a refused claim without a wait
             // would leave the waiter of an earlier attempt in the queue.
             let request = |waited| {
-                let left = wait_ms(wait.saturating_sub(waited));
+                let left = ceil_ms(wait.saturating_sub(waited));
                 Request::Acquire(Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
             };
             Ok(self.ask(RetryPolicy::Claim, budget, wait, request, super::granted).await?.answer)

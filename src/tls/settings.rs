@@ -31,6 +31,7 @@ pub struct TlsSettings {
 /// Which connections of a node use TLS. The modes before [`Require`](TlsMode::Require) exist to migrate a running cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum TlsMode {
     /// The node accepts connections with and without TLS, and connects to other nodes without TLS.
     Allow,
@@ -44,6 +45,7 @@ pub enum TlsMode {
 /// Whether a client needs a certificate of the CA. A certificate that a client presents is always checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum ClientCertificates {
     /// A client needs none.
     #[default]
@@ -54,6 +56,7 @@ pub enum ClientCertificates {
 
 /// A version of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum TlsVersion {
     /// TLS 1.2.
     #[serde(rename = "1.2")]

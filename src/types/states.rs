@@ -125,6 +125,7 @@ pub enum StateFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Consistency {
     /// The leader answers from memory while its leadership lease is valid, otherwise like `linearizable`.
     #[default]

@@ -23,7 +23,7 @@ fn code<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Code {
 async fn embedded_node_changes_access_control() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
-    let hold = |prefix: &str| [Permission { right: Right::Hold, prefix: prefix.to_owned() }];
+    let hold = |prefix: &str| [Permission::new(Right::Hold, prefix)];
     follower.set_role(&named("worker"), &hold("jobs/")).await.expect("created at a follower");
     assert_eq!(code(follower.set_role(&named("worker"), &hold("jobs *")).await), Code::Invalid);
     assert_eq!(code(leader.set_principal(&named("ci"), &[named("absent")]).await), Code::NotFound);

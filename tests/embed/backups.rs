@@ -183,7 +183,7 @@ async fn infinite_lease_needs_stopped_holders() {
 async fn scheduled_backups_appear_and_old_ones_go() {
     let clusters = Clusters::new();
     let dir = clusters.file("backups");
-    let schedule = BackupSchedule { dir: dir.clone(), every_ms: 1_000, keep: 2 };
+    let schedule = BackupSchedule::new(&dir, Duration::from_secs(1), 2);
     let node = clusters.builder("orders").backup(schedule).start().await.expect("started");
     let files = || -> Vec<PathBuf> {
         let listed = std::fs::read_dir(&dir).into_iter().flatten().map(|item| item.expect("listed").path());

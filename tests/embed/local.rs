@@ -23,14 +23,14 @@ strict!(
     ttl_policy_of_a_node_applies_in_process,
 );
 
-const BUDGET: RetryBudget = RetryBudget { attempt: Duration::from_secs(4), total: Duration::from_secs(10) };
+const BUDGET: RetryBudget = RetryBudget::new(Duration::from_secs(4), Duration::from_secs(10));
 
 fn claim(by: &str) -> Acquire {
-    Acquire { ttl_ms: Some(TtlMs::Millis(60_000)), ..Acquire::new(holder(by)) }
+    Acquire::new(holder(by)).ttl(Duration::from_secs(60))
 }
 
 fn waiting(by: &str, wait_ms: u64) -> Acquire {
-    Acquire { wait_ms: Some(wait_ms), ..claim(by) }
+    claim(by).wait(Duration::from_millis(wait_ms))
 }
 
 async fn acquire(at: &Local, lease: &str, by: &str) -> LeaseInfo {
@@ -45,7 +45,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Box<Problem> {
 }
 
 fn release(of: &LeaseInfo) -> Release {
-    Release { holder: holder(&of.holder), token: of.token }
+    Release::new(holder(&of.holder), of.token)
 }
 
 async fn operations_work_at_the_leader_and_at_a_follower() {
@@ -66,12 +66,12 @@ async fn claims(at: &Local, job: &str) {
     assert_eq!(acquire(at, job, "a").await.token, lease.token, "the same holder keeps its token");
     let held = refused(at.acquire(name(job), claim("b"), BUDGET).await);
     assert_eq!((held.code, held.holder.as_deref(), held.token), (Code::Held, Some("a"), Some(lease.token)));
-    let short = Acquire { ttl_ms: Some(TtlMs::Millis(1)), ..claim("b") };
+    let short = claim("b").ttl(TtlMs::Millis(1));
     assert_eq!(refused(at.acquire(name(job), short, BUDGET).await).code, Code::Invalid);
 
     let explained = at.explain(name(job), holder("a"), BUDGET).await.expect("an answer");
     assert!(matches!(explained.standing, Some(Standing::Holds { .. })), "{explained:?}");
-    let foreign = Release { holder: holder("b"), token: lease.token };
+    let foreign = Release::new(holder("b"), lease.token);
     assert!(!at.release(name(job), foreign, BUDGET).await.expect("an answer").released);
     assert!(at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
     assert!(!at.release(name(job), release(&lease), BUDGET).await.expect("an answer").released);
@@ -87,9 +87,9 @@ async fn waits(at: &Local, job: &str) {
     let wait = at.acquire(name(job), waiting("b", 30_000), budget);
     let give = async {
         while at.explain(name(job), holder("b"), BUDGET).await.expect("an answer").waiters == 0 {}
-        let to_stranger = HandOver { holder: holder("a"), token: lease.token, to: Some(holder("c")) };
+        let to_stranger = HandOver::new(holder("a"), lease.token).to(holder("c"));
         assert_eq!(refused(at.hand_over(name(job), to_stranger, BUDGET).await).code, Code::NoSuchWaiter);
-        let to_next = HandOver { holder: holder("a"), token: lease.token, to: None };
+        let to_next = HandOver::new(holder("a"), lease.token);
         at.hand_over(name(job), to_next, BUDGET).await.expect("handed over")
     };
     let (granted, given) = tokio::join!(wait, give);
@@ -108,20 +108,20 @@ async fn waits(at: &Local, job: &str) {
 async fn renewals(at: &Local, job: &str) {
     let (kept, lost) = (acquire(at, job, "a").await, acquire(at, &format!("{job}:lost"), "a").await);
     at.release(name(&lost.name), release(&lost), BUDGET).await.expect("an answer");
-    let item = |name_of: &str, token| RenewItem { name: name(name_of), token, ttl_ms: None };
+    let item = |name_of: &str, token| RenewItem::new(name(name_of), token);
     let never = FencingToken::new(0, 1);
     let leases = vec![item(&kept.name, kept.token), item(&lost.name, lost.token), item("never", never)];
-    let renewed = at.renew(RenewBatch { holder: holder("a"), leases }, BUDGET).await.expect("an answer");
+    let renewed = at.renew(RenewBatch::new(holder("a"), leases), BUDGET).await.expect("an answer");
     let why: Vec<_> = renewed.results.iter().map(|one| one.problem.as_ref().and_then(|lost| lost.why)).collect();
     assert_eq!(why, [None, Some(LostReason::Released), Some(LostReason::Unknown)]);
     assert_eq!(renewed.results[0].lease.as_ref().map(|lease| (lease.token, lease.renewals)), Some((kept.token, 1)));
     assert_eq!(renewed.results[1].name, lost.name);
 
     let too_many = (0..=MAX_RENEW_ITEMS).map(|number| item(&format!("n{number}"), never)).collect();
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: too_many }, BUDGET).await;
+    let answer = at.renew(RenewBatch::new(holder("a"), too_many), BUDGET).await;
     assert_eq!(refused(answer).code, Code::TooLarge);
-    let short = RenewItem { ttl_ms: Some(TtlMs::Millis(1)), ..item(&kept.name, kept.token) };
-    let answer = at.renew(RenewBatch { holder: holder("a"), leases: vec![short] }, BUDGET).await;
+    let short = item(&kept.name, kept.token).ttl(TtlMs::Millis(1));
+    let answer = at.renew(RenewBatch::new(holder("a"), vec![short]), BUDGET).await;
     assert_eq!(refused(answer).code, Code::Invalid);
 }
 
@@ -164,7 +164,7 @@ async fn resumed_watch_delivers_each_transition_once() {
     let mut live = at.watch("pool".to_owned(), Some(begin));
     assert_eq!(live.position(), Some(begin));
     for by in ["a", "b", "c"] {
-        let counted = Acquire { limit: Some(3), ..claim(by) };
+        let counted = claim(by).limit(3);
         there.acquire(name("pool"), counted, BUDGET).await.expect("granted");
         acquire(&there, &format!("beside:{by}"), by).await;
     }
@@ -204,7 +204,7 @@ async fn ttl_policy_of_a_node_applies_in_process() {
     let alone = Node::builder("alone").id(1).member(1, plan.http(1), "127.0.0.1:1").data(data).ttl(ttl);
     let node = alone.peer_listener(crate::trio::listener().await).start().await.expect("the node starts");
     let at = Local::new(node.clone());
-    let infinite = Acquire { ttl_ms: Some(TtlMs::Infinite), ..claim("a") };
+    let infinite = claim("a").ttl(TtlMs::Infinite);
     let problem = refused(at.acquire(name("job"), infinite, BUDGET).await);
     assert!(problem.detail.contains("60000 ms"), "{problem:?}");
     let granted = at.acquire(name("job"), Acquire::new(holder("a")), BUDGET).await.expect("granted");

@@ -147,10 +147,10 @@ async fn late_requests_do_not_undo_readiness() {
 
     let metadata = Metadata::new(before.metadata).expect("the cluster accepted this metadata before");
     let (holder, token, version) = (HolderId::new("a").expect("a valid holder"), before.token, before.metadata_version);
-    let update = UpdateMetadata { holder: holder.clone(), token, version, metadata: metadata.clone() };
+    let update = UpdateMetadata::new(holder.clone(), token, version, metadata.clone());
     let refused = remote.update_metadata(&name, &update).await.expect_err("the update names an older version");
     assert!(matches!(refused, CallError::Refused(problem) if problem.metadata_version == Some(version + 1)));
-    let claim = Acquire { metadata, ttl_ms: Some(TtlMs::Millis(100)), ..Acquire::new(holder) };
+    let claim = Acquire::new(holder).ttl(TtlMs::Millis(100)).metadata(metadata);
     let after = remote.acquire(&name, &claim).await.expect("the holder has the lease");
     assert_eq!((after.metadata["tenure.ready"].as_str(), after.token), ("true", token));
     assert!(a.refresh().await.is_ok() && a.snapshot().me.expect("there is a member").is_ready);
@@ -223,9 +223,8 @@ async fn group_has_at_most_1000_members() {
         let metadata =
             [("tenure.weight", "1"), ("tenure.ready", "true")].map(|(key, value)| (key.into(), value.into()));
         let metadata = Metadata::new(metadata.into()).expect("the metadata is within its limit");
-        let ttl_ms = Some(TtlMs::Infinite);
         let holder = HolderId::new("other").expect("the value is valid");
-        let claim = Acquire { holder, ttl_ms, wait_ms: None, lock_delay_ms: None, limit: None, metadata };
+        let claim = Acquire::new(holder).ttl(TtlMs::Infinite).metadata(metadata);
         async move { remote.acquire(&name, &claim).await }
     });
     soon(futures_util::future::try_join_all(others)).await.expect("all members have joined");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::api::{Acquire, Code, TtlMs};
+use tenure::api::{Acquire, Code};
 use tenure::client::{AcquireOptions, CallError, HoldState, ManagerOptions, Wait};
 use tenure::testing::Line;
 use tenure::types::HolderId;
@@ -245,10 +245,7 @@ async fn shorter_ttl_does_not_restart_a_longer_one(world: &World) {
         world.holder_with(ManagerOptions::new().holder(HolderId::new("the-same").expect("the value is valid")));
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
     let long = Duration::from_secs(3);
-    let before = Acquire {
-        ttl_ms: Some(TtlMs::Millis(long.as_millis() as u64)),
-        ..Acquire::new(HolderId::new("the-same").expect("the value is valid"))
-    };
+    let before = Acquire::new(HolderId::new("the-same").expect("the value is valid")).ttl(long);
     world.remote().acquire(lease.name(), &before).await.expect("the lease is free");
     tokio::time::sleep(long / 2).await;
     lease.acquire(Wait::No).await.expect("the holder has the lease already");

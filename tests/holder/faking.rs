@@ -181,7 +181,7 @@ async fn hand_over_of_an_ended_grant_is_a_loss() {
     let cluster = FakeCluster::new();
     let lease = cluster.manager().lease("job").expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    let release = Release { holder: lease.holder().clone(), token };
+    let release = Release::new(lease.holder().clone(), token);
     let budget = RetryBudget::within(Duration::from_secs(1));
     Coordinator::release(&cluster, lease.name().clone(), release, budget)
         .await
@@ -373,13 +373,13 @@ async fn check_compares_tokens() {
         let lease = cluster.manager().lease("job").expect("a name");
         let token = lease.acquire(Wait::No).await.expect("it is free");
         let (name, holder) = (lease.name().clone(), lease.holder().clone());
-        let release = Release { holder: holder.clone(), token };
+        let release = Release::new(holder.clone(), token);
         Coordinator::release(&cluster, name.clone(), release, budget).await.expect("behind the manager's back");
         if claims > 0 {
             let claimed = cluster.acquire(name.clone(), Acquire::new(holder.clone()), budget).await;
             let token = claimed.expect("it is free").token;
             if releases > 0 {
-                let release = Release { holder, token };
+                let release = Release::new(holder, token);
                 Coordinator::release(&cluster, name, release, budget).await.expect("it is held");
             }
         }

@@ -85,7 +85,7 @@ async fn holder_lost_by_its_clock_gets_a_new_token(world: &World) {
     let before = lease.acquire(Wait::No).await.expect("the lease is free");
     stuck.store(true, std::sync::atomic::Ordering::SeqCst);
     // This renewal bypasses the manager, so the lease expires at the cluster after the holder's deadline.
-    let renew = tenure::api::Renew { holder: lease.holder().clone(), token: before, ttl_ms: None };
+    let renew = tenure::api::Renew::new(lease.holder().clone(), before);
     until("it is lost", || {
         matches!(lease.state(), HoldState::Lost { .. }) || lease.remaining().is_some_and(|left| left < TTL / 9)
     })
@@ -106,7 +106,7 @@ async fn release_by_another_client_is_a_loss(world: &World) {
     let holder = world.holder();
     let lease = holder.manager.lease_with("job", short()).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    let release = tenure::api::Release { holder: lease.holder().clone(), token };
+    let release = tenure::api::Release::new(lease.holder().clone(), token);
     assert!(world.remote().release(lease.name(), &release).await.expect("the cluster answers").released);
     until("the next renewal reports the loss", || !lease.is_held()).await;
     assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Released });

@@ -239,18 +239,18 @@ async fn names_with_slashes_work_in_each_path() {
         let name = LeaseName::new(text).expect("valid");
         let lease = remote.acquire(&name, &Acquire::new(holder.clone())).await.expect("free");
         assert_eq!(lease.name, text);
-        let renew = Renew { holder: holder.clone(), token: lease.token, ttl_ms: None };
+        let renew = Renew::new(holder.clone(), lease.token);
         assert_eq!(remote.renew(&name, &renew).await.expect("held").token, lease.token);
         let metadata = Metadata::new([("a".to_owned(), "b".to_owned())].into()).expect("valid");
-        let update = UpdateMetadata { holder: holder.clone(), token: lease.token, version: 0, metadata };
+        let update = UpdateMetadata::new(holder.clone(), lease.token, 0, metadata);
         assert_eq!(remote.update_metadata(&name, &update).await.expect("held").metadata_version, 1);
         assert_eq!(remote.get(&name).await.expect("held").token, lease.token);
         assert_eq!(remote.history(&name).await.expect("a list").transitions.len(), 1);
         assert_eq!(remote.queue(&name).await.expect("a list").total, 0);
         assert_eq!(remote.explain(&name, None).await.expect("held").held.len(), 1);
-        let refused = remote.hand_over(&name, &HandOver { holder: holder.clone(), token: lease.token, to: None }).await;
+        let refused = remote.hand_over(&name, &HandOver::new(holder.clone(), lease.token)).await;
         assert!(matches!(refused, Err(CallError::Refused(problem)) if problem.code == Code::NoSuchWaiter));
-        let release = Release { holder: holder.clone(), token: lease.token };
+        let release = Release::new(holder.clone(), lease.token);
         assert!(remote.release(&name, &release).await.expect("held").released);
         assert_eq!(remote.revoke(&name, "").await.expect("answered").revoked, 0);
     }

@@ -95,8 +95,8 @@ async fn unknown_lost_reason_is_other() {
     let problem = json!({"type": "t", "title": "t", "status": 409, "detail": "d", "code": "lost", "why": "preempted"});
     let renewed = json!({"results": [{"name": "a", "problem": problem, "region": "eu-1"}]});
     let node = ScriptedNode::start(vec![answer(200, renewed)]).await;
-    let item = RenewItem { name: name(), token: TOKEN, ttl_ms: None };
-    let batch = RenewBatch { holder: holder(), leases: vec![item] };
+    let item = RenewItem::new(name(), TOKEN);
+    let batch = RenewBatch::new(holder(), vec![item]);
     let renewed = remote(&[&node.address]).renew_batch(&batch).await.expect("one result");
     let problem = renewed.results[0].problem.as_ref().expect("a problem");
     assert_eq!((problem.code, problem.why), (Code::Lost, Some(LostReason::Other)));

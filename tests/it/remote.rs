@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, TtlMs};
+use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release};
 use tenure::client::{CallError, Coordinator, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
@@ -143,10 +143,7 @@ async fn client_skips_nodes_that_are_down_or_leaderless() {
 async fn release_without_any_node_is_unavailable() {
     let leaderless = ScriptedNode::start(vec![problem(Code::NoLeader)]).await;
     let remote = remote(&[&unused_address().await, &leaderless.address]);
-    let error = remote
-        .release(&name(), &Release { holder: holder(), token: TOKEN })
-        .await
-        .expect_err("no node serves the request");
+    let error = remote.release(&name(), &Release::new(holder(), TOKEN)).await.expect_err("no node serves the request");
     assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
     assert!(leaderless.request_count() > 1, "the client retries until the timeout");
 }
@@ -160,7 +157,7 @@ async fn refusal_is_final() {
 }
 
 async fn release_with_a_lost_answer_is_retried() {
-    let release = Release { holder: holder(), token: TOKEN };
+    let release = Release::new(holder(), TOKEN);
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
         for released in [true, false] {
             let node = ScriptedNode::start(vec![lost.clone(), answer(200, json!({"released": released}))]).await;
@@ -205,7 +202,7 @@ async fn wait_continues_at_the_next_node_when_one_hangs() {
     let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let hung_address = hung.local_addr().expect("the listener is bound").to_string();
     let good = ScriptedNode::start(vec![lease()]).await;
-    let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
+    let claim = Acquire::new(holder()).wait(Duration::from_secs(60)).ttl(Duration::from_millis(1_500));
     let begun = Instant::now();
     let granted = remote(&[&hung_address, &good.address]).acquire(&name(), &claim).await.expect("the next node grants");
     let took = begun.elapsed();
@@ -270,7 +267,7 @@ async fn handover_with_a_lost_answer_is_not_retried() {
     for lost in [String::new(), problem(Code::OutcomeUnknown)] {
         let (first, second) =
             (ScriptedNode::start(vec![lost, lease()]).await, ScriptedNode::start(vec![lease()]).await);
-        let hand_over = HandOver { holder: holder(), token: TOKEN, to: None };
+        let hand_over = HandOver::new(holder(), TOKEN);
         let ended = remote(&[&first.address, &second.address]).hand_over(&name(), &hand_over).await;
         assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
         assert_eq!((first.request_count(), second.request_count()), (1, 0));
@@ -314,7 +311,7 @@ async fn probed(probes_before_answer: usize, readiness: u16) -> String {
 async fn wait_stays_at_its_node_while_that_is_ready() {
     for (readiness, asked_elsewhere) in [(200, 0), (404, 0), (503, 1)] {
         let (own, other) = (probed(2, readiness).await, ScriptedNode::start(vec![lease()]).await);
-        let claim = Acquire { wait_ms: Some(60_000), ttl_ms: Some(TtlMs::Millis(1_500)), ..Acquire::new(holder()) };
+        let claim = Acquire::new(holder()).wait(Duration::from_secs(60)).ttl(Duration::from_millis(1_500));
         let granted = remote(&[&own, &other.address]).acquire(&name(), &claim).await.expect("one of them grants");
         assert_eq!((granted.token, other.request_count()), (TOKEN, asked_elsewhere), "{readiness}");
     }
@@ -332,8 +329,7 @@ async fn lists_send_the_filters_that_are_set() {
     let node = ScriptedNode::start(vec![answer(200, json!({"leases": [], "cursor": null}))]).await;
     let remote = remote(&[&node.address]);
     remote.list(&ListQuery::default(), None).await.expect("a page");
-    let query =
-        ListQuery { prefix: "a/".to_owned(), holder: Some(holder()), states: "expired".to_owned(), limit: Some(7) };
+    let query = ListQuery::new().prefix("a/").holder(holder()).states("expired").limit(7);
     remote.list(&query, Some("next")).await.expect("a page");
     let asked = [node.request(0), node.request(1)];
     let filters = "prefix=a%2F&holder=h&state=expired&limit=7&cursor=next";

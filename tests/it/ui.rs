@@ -83,7 +83,7 @@ async fn slash_redirects_to_a_relative_path() {
 async fn page_needs_no_token_with_access_control() {
     let served = Served::start(Settings::new(1)).await;
     let name = |text: &str| AccessName::new(text).expect("valid");
-    let admin = [Permission { right: Right::Admin, prefix: String::new() }];
+    let admin = [Permission::new(Right::Admin, "")];
     served.node.set_role(&name("admin"), &admin).await.expect("created");
     served.node.set_principal(&name("root"), &[name("admin")]).await.expect("created");
     served.node.create_token(&name("root")).await.expect("created");

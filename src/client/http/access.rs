@@ -37,7 +37,7 @@ impl Remote {
     ///
     /// As of [`access`](Self::access).
     pub async fn set_role(&self, role: &AccessName, permissions: &[Permission]) -> Result<AccessControl, CallError> {
-        let body = SetRole { permissions: permissions.to_vec() };
+        let body = SetRole::new(permissions.to_vec());
         self.put(format!("v1/access/roles/{role}"), &body).await
     }
 
@@ -60,7 +60,7 @@ impl Remote {
         principal: &AccessName,
         roles: &[AccessName],
     ) -> Result<AccessControl, CallError> {
-        let body = SetPrincipal { roles: roles.to_vec() };
+        let body = SetPrincipal::new(roles.to_vec());
         self.put(format!("v1/access/principals/{principal}"), &body).await
     }
 

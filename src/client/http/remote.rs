@@ -18,7 +18,7 @@ use crate::client::retry::RetryPolicy;
 use crate::client::{CallError, RetryBudget};
 #[cfg(feature = "tls")]
 use crate::tls::ClientTls;
-use crate::types::{Consistency, HolderId, LeaseName, MemberChange, NodeId, wait_ms};
+use crate::types::{Consistency, HolderId, LeaseName, MemberChange, NodeId, ceil_ms};
 
 /// Default limit of one request with its retries, without its wait for a lease.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,6 +58,7 @@ pub struct Remote {
 
 /// A filter of leases. The default lists all leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListQuery {
     /// Prefix of the names.
     pub prefix: String,
@@ -67,6 +68,33 @@ pub struct ListQuery {
     pub states: String,
     /// Largest number of leases on a page; `None`: the server's default.
     pub limit: Option<u32>,
+}
+
+impl ListQuery {
+    /// A query for all leases.
+    pub fn new() -> ListQuery {
+        ListQuery::default()
+    }
+
+    /// Sets the prefix of the names.
+    pub fn prefix(self, prefix: impl Into<String>) -> ListQuery {
+        ListQuery { prefix: prefix.into(), ..self }
+    }
+
+    /// Sets the holder.
+    pub fn holder(self, holder: HolderId) -> ListQuery {
+        ListQuery { holder: Some(holder), ..self }
+    }
+
+    /// Sets the states, separated by commas.
+    pub fn states(self, states: impl Into<String>) -> ListQuery {
+        ListQuery { states: states.into(), ..self }
+    }
+
+    /// Sets the largest number of leases on a page.
+    pub fn limit(self, limit: u32) -> ListQuery {
+        ListQuery { limit: Some(limit), ..self }
+    }
 }
 
 impl Remote {
@@ -145,7 +173,7 @@ impl Remote {
         let probe = probe_interval(claim.ttl_ms);
         let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
         let body = move |waited: Duration| {
-            let left = wait_ms(wait.saturating_sub(waited));
+            let left = ceil_ms(wait.saturating_sub(waited));
             to_json(&Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
         };
         let call = Call {
@@ -226,12 +254,7 @@ impl Remote {
     /// Refused with the code `not_found` if the cluster has no record of the lease, and the errors of [`Remote`].
     pub async fn get(&self, name: &LeaseName) -> Result<LeaseInfo, CallError> {
         let mut lease: LeaseInfo = self.read_leases(lease_path(name, ""), Vec::new()).await?;
-        let query = ListQuery {
-            prefix: name.to_string(),
-            states: "active".to_owned(),
-            limit: Some(PAGE_SIZE),
-            ..ListQuery::default()
-        };
+        let query = ListQuery::new().prefix(name.as_str()).states("active").limit(PAGE_SIZE);
         while let Some(cursor) = lease.holders_cursor.take() {
             let page = self.list(&query, Some(&cursor)).await?;
             let longer_name = page.leases.iter().position(|held| held.name != lease.name);
@@ -423,7 +446,7 @@ impl Coordinator for Remote {
 
     fn held(&self, prefix: String, budget: RetryBudget) -> ResponseFuture<'_, Vec<LeaseInfo>> {
         let remote = self.with_budget(budget);
-        let query = ListQuery { prefix, states: "active".to_owned(), limit: Some(PAGE_SIZE), ..ListQuery::default() };
+        let query = ListQuery::new().prefix(prefix).states("active").limit(PAGE_SIZE);
         Box::pin(async move {
             let mut leases = Vec::new();
             let mut cursor = None;

@@ -131,7 +131,7 @@ impl Calls<'_> {
     async fn renew(&self, claim: &Claim) -> Result<Response, ProblemResponse> {
         let lease = self.held(claim).await?;
         let ttl = self.app.node()?.ttl();
-        let body = api::Renew { holder: lease.holder, token: lease.token, ttl_ms: Some(TtlMs::Millis(ttl.default_ms)) };
+        let body = api::Renew::new(lease.holder, lease.token).ttl(TtlMs::Millis(ttl.default_ms));
         let response = self.routing.send(self.app, service::renew(&ttl, lease.name, body)?).await?;
         let renewed = match response.answer {
             Answer::Outcome(Outcome::Renewed(results)) => results.into_iter().next(),
@@ -151,7 +151,7 @@ impl Calls<'_> {
                 return Err(not_held(claim).served(served));
             }
         }
-        let body = api::Release { holder: lease.holder.clone(), token: lease.token };
+        let body = api::Release::new(lease.holder.clone(), lease.token);
         let response = self.routing.send(self.app, service::release(lease.name.clone(), body)).await?;
         if !service::released(response.answer)?.released {
             return Err(not_held(claim).served(response.served));
@@ -251,7 +251,7 @@ async fn acquire(
 ) -> Result<Response, ProblemResponse> {
     drop(budget);
     let names::Mapped { name, metadata } = names::of(&claim.resource)?;
-    let body = api::Acquire { metadata, ..api::Acquire::new(claim.holder) };
+    let body = api::Acquire::new(claim.holder).metadata(metadata);
     let request = Request::Acquire(service::claim(&app.node()?.ttl(), name, body)?);
     let response = routing.send(&app, request).await?;
     let Answer::Outcome(Outcome::Held { lease, fresh }) = response.answer else {

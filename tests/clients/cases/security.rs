@@ -28,7 +28,7 @@ fn make_certificates(folder: &Path) {
 /// Creates a principal with these rights for all leases. Returns its access token.
 async fn create_principal(admin: &Remote, name: &str, right: Right) -> Result<String, CallError> {
     let name = name.parse().expect("a valid name");
-    let permission = tenure::api::Permission { right, prefix: String::new() };
+    let permission = tenure::api::Permission::new(right, "");
     // The leader refuses access control until all nodes have answered.
     while admin.set_role(&name, std::slice::from_ref(&permission)).await.is_err() {
         tokio::time::sleep(POLL).await;

@@ -24,6 +24,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// - [`Unavailable`](CallError::Unavailable): there is no leader. The change is not made.
     ///
     /// The other methods of access control return the same errors.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
     pub async fn access(&self) -> Result<AccessControl, CallError> {
         let asked = self.request(Request::Access, Forward::Once).await;
         answered(self, asked, view)
@@ -36,6 +40,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the change may still be made.
     ///
     /// # Examples
     ///
@@ -61,6 +69,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access), and `invalid` for a prefix that no lease name has.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`enable_access`](Self::enable_access).
     pub async fn set_role(
         &self,
         role: &AccessName,
@@ -76,6 +88,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`enable_access`](Self::enable_access).
     pub async fn remove_role(&self, role: &AccessName) -> Result<AccessControl, CallError> {
         self.change_access(AccessChange::RemoveRole(role.clone())).await
     }
@@ -85,6 +101,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`enable_access`](Self::enable_access).
     pub async fn set_principal(
         &self,
         principal: &AccessName,
@@ -99,6 +119,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access).
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`enable_access`](Self::enable_access).
     pub async fn remove_principal(&self, principal: &AccessName) -> Result<AccessControl, CallError> {
         self.change_access(AccessChange::RemovePrincipal(principal.clone())).await
     }
@@ -109,6 +133,11 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the cluster may still create the token, but its secret is lost. Find the token with
+    /// [`access`](Self::access), and revoke it.
     pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
         let (change, created) = new_token(principal.clone());
         self.change_access(change).await.map(|_| created)
@@ -119,6 +148,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// # Errors
     ///
     /// As of [`access`](Self::access), and `invalid` if the text is no id.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`enable_access`](Self::enable_access).
     pub async fn revoke_token(&self, id: &str) -> Result<AccessControl, CallError> {
         let id = TokenId::try_from(id.to_owned()).map_err(|error| CallError::Refused(invalid(error)))?;
         self.change_access(AccessChange::RemoveToken(id)).await

@@ -166,6 +166,11 @@ pub struct Report {
 /// # Errors
 ///
 /// The resource violates a rule, or the test could not check a rule because the resource failed.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the test, and aborts the tasks of a race at their next await. The items and marks that the
+/// test has written stay.
 pub async fn check<R: Resource>(
     open: impl AsyncFn() -> Result<R, R::Error>,
     effort: Effort,

@@ -120,11 +120,11 @@ fn read_with(path: &Path, reader: SnapshotReader) -> Result<(BackupHeader, State
     let content = check_trailer(path, &mut file, bytes)?;
     file.seek(SeekFrom::Start(MAGIC.len() as u64 + 1)).map_err(failed)?;
     let mut content = BufReader::with_capacity(BUFFER_BYTES, file).take(content - MAGIC.len() as u64 - 1);
-    let invalid = |reason: String| BackupError::Invalid { file: path.to_owned(), reason };
+    let invalid = |source| BackupError::Invalid { file: path.to_owned(), source };
     let header = read_header(&mut content).map_err(failed)?.map_err(invalid)?;
-    let state = read_state(&mut content, reader).map_err(failed)?.map_err(|error| invalid(error.to_string()))?;
+    let state = read_state(&mut content, reader).map_err(failed)?.map_err(|error| invalid(error.into()))?;
     if (header.position, header.cluster_ms) != (state.position(), state.machine.now()) {
-        return Err(invalid("its header has another position than its state".to_owned()));
+        return Err(invalid("its header has another position than its state".into()));
     }
     Ok((header, state))
 }
@@ -173,16 +173,16 @@ fn check_trailer(path: &Path, file: &mut File, bytes: u64) -> Result<u64, Backup
     Ok(content)
 }
 
-fn read_header(content: &mut impl Read) -> io::Result<Result<BackupHeader, String>> {
+fn read_header(content: &mut impl Read) -> io::Result<Result<BackupHeader, Box<dyn std::error::Error + Send + Sync>>> {
     let mut length = [0; 4];
     content.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > MAX_HEADER_BYTES {
-        return Ok(Err(format!("its header has {length} bytes: at most {MAX_HEADER_BYTES} are allowed")));
+        return Ok(Err(format!("its header has {length} bytes: at most {MAX_HEADER_BYTES} are allowed").into()));
     }
     let mut record = vec![0; length];
     content.read_exact(&mut record)?;
-    Ok(codec::decode(&record, MAX_HEADER_BYTES).map_err(|error| error.to_string()))
+    Ok(codec::decode(&record, MAX_HEADER_BYTES).map_err(Into::into))
 }
 
 fn read_state(content: &mut impl Read, mut reader: SnapshotReader) -> io::Result<Result<State, SnapshotError>> {

@@ -127,11 +127,11 @@ pub enum BackupError {
     #[error("{} is damaged: its checksum is {found:08x}, expected {expected:08x}", .file.display())]
     Damaged { file: PathBuf, found: u32, expected: u32 },
     /// The content is invalid.
-    #[error("{} has invalid content: {reason}", .file.display())]
-    Invalid { file: PathBuf, reason: String },
+    #[error("{} has invalid content", .file.display())]
+    Invalid { file: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     /// The node cannot write a backup now.
-    #[error("the node cannot write a backup: {reason}")]
-    Refused { reason: String },
+    #[error("the node cannot write a backup")]
+    Refused { source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl BackupError {

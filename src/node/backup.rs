@@ -126,10 +126,10 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         name: impl FnOnce(&BackupHeader) -> PathBuf,
     ) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency).await;
-        let view = view.map_err(|error| BackupError::Refused { reason: error.to_string() })?;
+        let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
         let file = name(&view.header);
         let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;
-        written.unwrap_or_else(|error| Err(BackupError::Refused { reason: error.to_string() }))
+        written.unwrap_or_else(|error| Err(BackupError::Refused { source: error.into() }))
     }
 
     async fn backup_view(self: &Arc<Self>, consistency: Consistency) -> Result<BackupView, RequestError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Node, NodeCore};
 use crate::peer::{PeerRefusal, Transport};
-use crate::storage::Storage;
+use crate::storage::{Storage, StorageError};
 
 /// A leader transfers its leadership after its disk has not finished a commit for this long. It can apply nothing, but
 /// its heartbeats need no disk and would prevent an election for as long as the stall lasts.
@@ -30,8 +30,8 @@ pub struct Health {
 #[non_exhaustive]
 pub enum NodeFailure {
     /// The store failed. It writes nothing more to the data directory.
-    #[error("{0}")]
-    Storage(String),
+    #[error(transparent)]
+    Storage(StorageError),
     /// Raft stopped with an error or panicked.
     #[error("{0}")]
     Raft(String),
@@ -86,7 +86,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let why = tokio::select! {
             biased;
             Ok(failure) = storage.wait_for(Option::is_some) => {
-                NodeFailure::Storage(failure.as_ref().expect("wait_for returned a failure").to_string())
+                NodeFailure::Storage(failure.clone().expect("wait_for returned a failure"))
             }
             why = self.raft.stopped() => NodeFailure::Raft(why),
         };

@@ -2,6 +2,7 @@
 //! that it knows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ impl<S: Storage> RaftHandle<S> {
         transport: T,
         replica: Replica,
         clock: Arc<dyn Clock>,
-    ) -> Result<RaftHandle<S>, String> {
-        let config = timings.openraft_config(cluster).map_err(|error| error.to_string())?;
+    ) -> Result<RaftHandle<S>, Box<dyn Error + Send + Sync>> {
+        let config = timings.openraft_config(cluster)?;
         let announced_commit = Arc::new(AtomicU64::new(0));
         let sending = OutgoingSnapshots::default();
         let network = Network {
@@ -92,9 +93,7 @@ impl<S: Storage> RaftHandle<S> {
         let times = log.times.clone();
         let mut state_machine = StateMachine::new(replica.clone(), storage.clone(), sending);
         state_machine.times = times.clone();
-        let raft = Raft::build(node, Arc::new(config), network, log, state_machine)
-            .await
-            .map_err(|error| error.to_string())?;
+        let raft = Raft::build(node, Arc::new(config), network, log, state_machine).await?;
         replica.publish();
         let metrics = raft.metrics();
         let suspend = SuspendMeter::new(clock.clone());
@@ -153,7 +152,7 @@ impl<S: Storage> RaftHandle<S> {
 
     /// The joins in log entries that are not applied. Such an entry may be committed although this node does not know
     /// it yet.
-    pub async fn joined_in_log(&self) -> Result<Vec<Joined>, String> {
+    pub async fn joined_in_log(&self) -> Result<Vec<Joined>, Box<dyn Error + Send + Sync>> {
         let (_, last) = self.storage.log_bounds();
         let mut from = self.replica.read(|state| state.applied.map_or(0, |applied| applied.index + 1));
         let end = last.map_or(0, |last| last.index + 1);
@@ -162,10 +161,10 @@ impl<S: Storage> RaftHandle<S> {
             let storage = self.storage.clone();
             let read =
                 blocking::<S, _>(move || storage.read_log(from, end, MAX_ENTRY_BYTES).map_err(io::Error::other)).await;
-            let records = read.map_err(|error| error.to_string())?;
+            let records = read?;
             from = records.last().expect("a read of the log returns at least one entry").position.index + 1;
             for record in records {
-                joined.extend(log::joined(record).map_err(|error| error.to_string())?);
+                joined.extend(log::joined(record)?);
             }
         }
         Ok(joined)

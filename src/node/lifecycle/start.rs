@@ -88,8 +88,8 @@ pub enum StartError {
     #[error(transparent)]
     Refused(#[from] peer::PeerRefusal),
     /// Raft cannot restore its state from the store.
-    #[error("cannot restore Raft: {0}")]
-    Raft(String),
+    #[error("cannot restore Raft")]
+    Raft(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The node cannot read or write the file `PROMISE`.
     #[error(
         "cannot read or write the file PROMISE in the data directory. If it is damaged, remove it after the node has \

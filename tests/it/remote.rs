@@ -19,6 +19,8 @@ steady!(
     watch_pauses_after_each_round_of_refusals,
 );
 strict!(
+    watch_ends_at_a_refusal_while_a_node_is_down,
+    watch_opens_at_a_node_that_learns_the_token,
     wait_stays_at_its_node_while_that_is_ready,
     error_names_the_node_and_its_cause,
     lists_send_the_filters_that_are_set,
@@ -354,4 +356,28 @@ async fn watch_pauses_after_each_round_of_refusals() {
     assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
     // Within half a second, with pauses of 200 ms.
     assert!((2..=4).contains(&node.request_count()), "{}", node.request_count());
+}
+
+/// A node without an answer does not hide that the others refuse the caller.
+async fn watch_ends_at_a_refusal_while_a_node_is_down() {
+    for (code, is_refused) in [(Code::Unauthenticated, true), (Code::Forbidden, true), (Code::NotReady, false)] {
+        let (down, up) = (unused_address().await, ScriptedNode::start(vec![problem(code)]).await);
+        let ended = remote(&[&down, &up.address]).watch("", None).next().await.expect_err("no node opens a stream");
+        let refused = matches!(&ended, CallError::Refused(problem) if problem.code == code);
+        assert_eq!(refused, is_refused, "{code:?}: {ended:?}");
+        assert!(!is_refused || up.request_count() == 2, "{code:?}: {}", up.request_count());
+    }
+}
+
+/// A node can apply a new token later than the node that created it.
+async fn watch_opens_at_a_node_that_learns_the_token() {
+    let stream = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let event = json!({
+        "event": "released", "index": 7, "part": 0, "name": "a", "holder": "h", "token": TOKEN.to_string(),
+        "at": "2026-01-31T12:00:00.000Z"
+    });
+    let node = ScriptedNode::start(vec![problem(Code::Unauthenticated), format!("{stream}id: 1\ndata: {event}\n\n")]);
+    let node = node.await;
+    let next = remote(&[&node.address]).watch("", None).next().await;
+    assert!(next.is_ok(), "{next:?}");
 }

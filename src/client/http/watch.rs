@@ -90,7 +90,7 @@ impl Watch {
         query.extend(self.position.map(|position| ("after", position.to_string())));
         // For each node, why its last attempt failed.
         let mut reasons = BTreeMap::new();
-        // The answers in a row with which access control refuses the caller, and the last of them.
+        // The answers with which access control refuses the caller, and the last of them.
         let (mut denials, mut denied) = (0, None);
         for attempt in 0.. {
             let (index, endpoint) = at(&urls, first, attempt);
@@ -114,14 +114,12 @@ impl Watch {
                     denials += 1;
                     denied.insert(problem).detail.clone()
                 }
-                WatchRefusal::Unavailable(why) => {
-                    (denials, denied) = (0, None);
-                    why
-                }
+                WatchRefusal::Unavailable(why) => why,
             };
             reasons.insert(index, why);
             let is_over = began.elapsed() >= self.remote.budget.total;
-            let is_denied = denials >= 2 * urls.len() || (is_over && denials > attempt);
+            // A node that applied a new token late accepts it in the second round.
+            let is_denied = is_over || (denials > 1 && attempt + 1 >= 2 * urls.len());
             if let Some(problem) = denied.take_if(|_| is_denied) {
                 return Err(CallError::Refused(problem));
             }

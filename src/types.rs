@@ -14,7 +14,7 @@ pub(crate) mod open_enum;
 mod states;
 
 pub use members::MemberChange;
-pub use states::{Consistency, GrantCause, LeaseState, LostReason, MemberState, Right, Role, StateFilter};
+pub use states::{Consistency, DiskState, GrantCause, LeaseState, LostReason, MemberState, Right, Role, StateFilter};
 
 /// A node's id in its cluster. A cluster never reuses an id, even after it removes the node.
 pub type NodeId = u64;

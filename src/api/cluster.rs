@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Timestamp, integer};
-use crate::types::{MemberState, Role};
+use crate::types::{DiskState, MemberState, Role};
 
 /// Response of `/v1/cluster`: the view of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub struct MemberInfo {
     /// without TLS, or before such a connection.
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
     pub certificate_expires_at: Option<Timestamp>,
+    /// As the member answers the node that you asked; `null`: it does not answer, or has an older release.
+    #[serde(default)]
+    pub disk: Option<DiskState>,
 }
 
 /// Response of `/version`.

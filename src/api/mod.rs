@@ -37,7 +37,7 @@ pub use request::{Acquire, HandOver, Release, Renew, RenewBatch, RenewItem, Upda
 pub use timestamp::Timestamp;
 pub use ttl::TtlMs;
 
-pub use crate::types::{GrantCause, LeaseState, LostReason, MemberState, Role, StateFilter};
+pub use crate::types::{DiskState, GrantCause, LeaseState, LostReason, MemberState, Role, StateFilter};
 
 /// Most leases in one batched renewal.
 pub const MAX_RENEW_ITEMS: usize = 10_000;

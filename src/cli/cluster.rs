@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration};
-use crate::api::{Cluster, MemberInfo};
+use crate::api::{Cluster, DiskState, MemberInfo};
 use crate::types::NodeId;
 
 #[derive(Subcommand)]
@@ -86,8 +86,9 @@ pub fn show_members(members: &[MemberInfo]) -> Result<(), Failure> {
             member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
             member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
             member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
+            member.disk.map_or("-", DiskState::as_str).to_owned(),
         ]
     };
-    let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "CERTIFICATE EXPIRES"];
+    let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "CERTIFICATE EXPIRES", "DISK"];
     output::table(&columns, members.iter().map(row))
 }

@@ -139,9 +139,7 @@ impl Credentials {
 
     /// Fails if the state of this node does not allow the caller to do this. The audit log has the refusal.
     pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>, request: &Audited) -> Result<(), ProblemResponse> {
-        let authorized = node.access_state().authorize(&self.caller, need);
-        authorized.map(|_| ()).map_err(|denied| {
-            let error = RequestError::Denied(denied);
+        node.authorize(&self.caller, need).map_err(|error| {
             self.count_failure(app, &error);
             self.audit(node, request, Err(&error));
             ProblemResponse::from(error)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Node, NodeCore};
 use crate::peer::{PeerRefusal, Transport};
 use crate::storage::{Storage, StorageError};
+use crate::types::DiskState;
 
 /// A leader transfers its leadership after its disk has not finished a commit for this long. It can apply nothing, but
 /// its heartbeats need no disk and would prevent an election for as long as the stall lasts.
@@ -57,16 +58,13 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
 impl<S: Storage, T: Transport> NodeCore<S, T> {
     fn not_ready(&self) -> Option<&'static str> {
-        let recent = self.settings.timeouts.leaderless;
-        let hears_leader = self.raft.last_contact().is_some_and(|elapsed| elapsed <= recent);
-        let leads = self.requests.clock.leader_term().is_some();
         if self.lifecycle.draining.load(Ordering::Relaxed) {
             Some("the node is shutting down")
-        } else if self.stalled_for().is_some_and(|stalled| stalled >= STALL_TRANSFER) {
+        } else if self.disk_state() == DiskState::Stalled {
             Some("the disk is stalled: a write is not finished")
         } else if self.raft.quorum_age().is_some() && self.raft.leads_for().is_none() {
             Some("this node is the leader, but no majority acknowledges it")
-        } else if !(leads || hears_leader) {
+        } else if !self.hears_leader() {
             Some("no leader is known")
         } else if self.raft.leadership().leader.is_none_or(|leader| self.raft.member(leader).is_none()) {
             // A new member learns the leader's address from the log, which it has not received yet.
@@ -74,6 +72,18 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         } else {
             None
         }
+    }
+
+    /// Whether this node leads, or has heard from a leader recently.
+    pub(super) fn hears_leader(&self) -> bool {
+        let recent = self.settings.timeouts.leaderless;
+        let leads = self.requests.clock.leader_term().is_some();
+        leads || self.raft.last_contact().is_some_and(|elapsed| elapsed <= recent)
+    }
+
+    pub(super) fn disk_state(&self) -> DiskState {
+        let is_stalled = self.stalled_for().is_some_and(|stalled| stalled >= STALL_TRANSFER);
+        if is_stalled { DiskState::Stalled } else { DiskState::Ok }
     }
 
     fn stalled_for(&self) -> Option<Duration> {

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use tokio_util::sync::DropGuard;
 
-use crate::access::Access;
+use crate::access::{Access, Caller, Need};
 use crate::config::TtlPolicy;
 use crate::peer::{TcpTransport, Transport};
 use crate::raft::{FeatureLevel, RaftHandle};
@@ -210,6 +210,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// The state of access control at this node.
     pub(crate) fn access_state(&self) -> Access {
         self.inner.access()
+    }
+
+    pub(crate) fn authorize(&self, caller: &Caller, need: &Need<'_>) -> Result<(), RequestError> {
+        self.inner.authorize(caller, need).map(|_| ())
     }
 
     pub(crate) fn access_changes(&self) -> tokio::sync::watch::Receiver<Access> {

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::{Either, FutureExt, join_all, select};
+use futures_util::future::{FutureExt, join, join_all};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Node, NodeCore};
 use crate::access::Caller;
-use crate::node::membership::store_state_call;
+use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
-use crate::peer::{Lane, Transport};
+use crate::peer::{Lane, Payload, Transport};
 use crate::raft::MemberProgress;
-use crate::storage::Storage;
-use crate::types::{MemberState, NodeId, Role};
+use crate::storage::{Storage, codec};
+use crate::types::{DiskState, MemberState, NodeId, Role};
 
 /// Longest wait for the leader's view of the members, and for an answer of each member.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -73,13 +73,16 @@ pub struct MemberStatus {
     /// presented in its last connection with the answering node. `None` without TLS, or before such a connection.
     #[serde(skip)]
     pub certificate_expires_ms: Option<u64>,
+    /// As the member answers `node`. `None` if it does not answer, or has an older release.
+    #[serde(skip)]
+    pub disk: Option<DiskState>,
 }
 
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the status of the cluster.
     ///
-    /// The members are the leader's view. If no leader answers within 250 ms, they are this node's own view, from the
-    /// members that answered it in that time.
+    /// The members are the leader's view, and each tells this node the state of its disk. If no leader answers within
+    /// 250 ms, they are this node's own view, from the members that answered it in that time.
     ///
     /// # Cancel safety
     ///
@@ -88,7 +91,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let inner = &self.inner;
         let leadership = inner.raft.leadership();
         let (quorum, mut members) = match leadership.leader {
-            Some(leader) if leader == inner.settings.id => (true, inner.judged_by_leader(inner.members())),
+            Some(leader) if leader == inner.settings.id => {
+                let asked = inner.asked(inner.members()).boxed().await;
+                (true, with_disks(inner.judged_by_leader(inner.members()), &asked))
+            }
             Some(_) => self.members_at_follower().await,
             None => (false, inner.asked(inner.members()).boxed().await),
         };
@@ -115,15 +121,10 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns whether the leader answers, and the members. Asks all members at once, so that one limit is enough.
     async fn members_at_follower(&self) -> (bool, Vec<MemberStatus>) {
         // Without the boxes, the types of the callers are nested too deeply for the compiler.
-        let own = self.inner.asked(self.inner.members()).boxed();
-        let (at_leader, own) = match select(self.members_at_leader().boxed(), own).await {
-            Either::Left((Some(members), _)) => (Some(members), Vec::new()),
-            Either::Left((None, own)) => (None, own.await),
-            Either::Right((own, at_leader)) => (at_leader.await, own),
-        };
-        match at_leader {
-            Some(members) => (true, self.inner.judged_by_leader(members)),
-            None => (false, own),
+        let asked = self.inner.asked(self.inner.members()).boxed();
+        match join(self.members_at_leader().boxed(), asked).await {
+            (Some(members), asked) => (true, with_disks(self.inner.judged_by_leader(members), &asked)),
+            (None, asked) => (false, asked),
         }
     }
 
@@ -158,6 +159,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 lag: if is_self { state.lag.map(|_| 0) } else { state.lag },
                 last_contact_ms: if is_self { Some(0) } else { heard.map(|heard| heard.as_millis() as u64) },
                 certificate_expires_ms: None,
+                disk: None,
             }
         };
         self.raft.members().into_iter().map(member).collect()
@@ -189,16 +191,25 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
-    /// Sets the state of each member: whether it answers this node.
+    /// Asks a member for the state of its disk. `None` without an answer.
+    async fn disk_of(&self, member: &MemberStatus) -> Option<Option<DiskState>> {
+        if member.id == self.settings.id {
+            return Some(Some(self.disk_state()));
+        }
+        let payload = Payload::Node(NodeCall::<Request>::DiskState.encode());
+        let call = self.transport.call(member.id, &member.peer, Lane::Control, payload, ANSWER_TIMEOUT);
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;
+        match codec::decode(&answer, MAX_REPLY_BYTES) {
+            Ok(NodeReply::DiskState(disk)) => Some(Some(disk)),
+            _ => Some(None),
+        }
+    }
+
+    /// Sets the state of each member: whether it answers this node, and the state of its disk.
     async fn asked(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
         let asked = members.into_iter().map(|member| async move {
-            let answers = member.id == self.settings.id || {
-                let call =
-                    self.transport.call(member.id, &member.peer, Lane::Control, store_state_call(), ANSWER_TIMEOUT);
-                tokio::time::timeout(ANSWER_TIMEOUT, call).await.is_ok_and(|answer| answer.is_ok())
-            };
-            if answers {
-                return MemberStatus { state: MemberState::Ok, last_contact_ms: Some(0), ..member };
+            if let Some(disk) = self.disk_of(&member).await {
+                return MemberStatus { state: MemberState::Ok, last_contact_ms: Some(0), disk, ..member };
             }
             let (now, _) = self.requests.clock.reading();
             let known = self.contacts.lock().get(&member.id).map(|last| now.saturating_sub(*last));
@@ -209,6 +220,12 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         self.record_contacts(&members);
         members
     }
+}
+
+/// Sets the state of the disk of each member from its answer to this node.
+fn with_disks(members: Vec<MemberStatus>, asked: &[MemberStatus]) -> Vec<MemberStatus> {
+    let disk = |id| asked.iter().find(|member| member.id == id)?.disk;
+    members.into_iter().map(|member| MemberStatus { disk: disk(member.id), ..member }).collect()
 }
 
 /// When each member last gave a sign of life, in milliseconds of this node's monotonic clock.
@@ -248,6 +265,7 @@ mod tests {
                 lag,
                 last_contact_ms,
                 certificate_expires_ms: None,
+                disk: None,
             };
             state_at_leader(&member, longest)
         };

@@ -385,9 +385,9 @@ fn describe_standing(standing: &api::Standing) -> String {
 }
 
 fn member_of(member: node::MemberStatus) -> api::MemberInfo {
-    let node::MemberStatus { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_ms } = member;
+    let node::MemberStatus { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_ms, disk } = member;
     let certificate_expires_at = certificate_expires_ms.map(api::Timestamp::from_millis);
-    api::MemberInfo { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_at }
+    api::MemberInfo { id, role, state, http, peer, lag, last_contact_ms, certificate_expires_at, disk }
 }
 
 /// Converts the answer to a change of the members.

@@ -148,6 +148,17 @@ open_enum! {
     }
 }
 
+open_enum! {
+    /// Whether the disk of a member works.
+    DiskState {
+        /// It has finished its writes, or the oldest one began less than 2 s ago.
+        Ok = "ok",
+        /// It has not finished a write for 2 s or more. A leader has transferred its leadership, and after 30 s the node
+        /// fails.
+        Stalled = "stalled",
+    }
+}
+
 impl Consistency {
     /// The name in JSON and in queries.
     pub fn as_str(self) -> &'static str {

@@ -1,9 +1,11 @@
 //! A disk that hangs for a short and for a long time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tenure::node::NodeFailure;
 use tenure::testing::{Cluster, SyncMode, TestNode};
+use tenure::types::DiskState;
 use tokio::time::Instant;
 
 use super::{acquire, held, start};
@@ -17,6 +19,21 @@ async fn until_ready(node: &TestNode) {
     }
 }
 
+/// The disks of all members, as each node shows them.
+async fn disks(cluster: &Cluster) -> BTreeSet<BTreeMap<u64, Option<DiskState>>> {
+    let mut views = BTreeSet::new();
+    for id in cluster.ids() {
+        let members = cluster.node(id).status().await.members;
+        views.insert(members.into_iter().map(|member| (member.id, member.disk)).collect());
+    }
+    views
+}
+
+/// The disks of all members, of which one has this state.
+fn disks_with(cluster: &Cluster, at: u64, state: DiskState) -> BTreeMap<u64, Option<DiskState>> {
+    cluster.ids().map(|id| (id, Some(if id == at { state } else { DiskState::Ok }))).collect()
+}
+
 async fn survives_a_stall(cluster: &Cluster, at: u64) {
     let node = cluster.node(at);
     cluster.hang_disk(at);
@@ -24,10 +41,12 @@ async fn survives_a_stall(cluster: &Cluster, at: u64) {
     let health = node.health();
     assert_eq!(health.failed, None, "the stall has not lasted for 30 s");
     assert!(health.not_ready.is_some_and(|why| why.contains("disk is stalled")), "{:?}", node.health());
+    assert_eq!(disks(cluster).await, BTreeSet::from([disks_with(cluster, at, DiskState::Stalled)]));
     cluster.disk(at).set_mode(SyncMode::Inline);
     cluster.disk(at).sync();
     let ready = tokio::time::timeout(Duration::from_secs(5), until_ready(node)).await;
     assert!(ready.is_ok(), "the disk works again: {:?}", node.health());
+    assert_eq!(disks(cluster).await, BTreeSet::from([disks_with(cluster, at, DiskState::Ok)]));
     let again = Instant::now();
     cluster.hang_disk(at);
     let failed = tokio::time::timeout(Duration::from_secs(60), node.wait_failed()).await;

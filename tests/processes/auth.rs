@@ -26,6 +26,7 @@ strict!(
     lost_administrator_is_replaced_at_a_node,
     tokens_are_listed_without_their_secrets,
     unknown_tokens_are_limited_per_address,
+    node_without_a_leader_calls_no_token_unknown,
     client_certificate_names_a_principal,
     reached_cluster_serves_only_identified_clients,
     token_wins_over_a_certificate,
@@ -382,6 +383,40 @@ async fn unknown_tokens_are_limited_per_address() {
         let line = format!("tenure_access_refused_total{{node=\"1\",{line}\n");
         assert!(metrics.contains(&line), "no {line} in {metrics}");
     }
+}
+
+/// After a restart, a node can lack the newest tokens. It learns them from the leader.
+async fn node_without_a_leader_calls_no_token_unknown() {
+    let mut guarded = Guarded::start("").await;
+    // A node stores that the entries before the newest ones are committed.
+    guarded.principal("worker", "--hold jobs/").await;
+    for id in NODES {
+        guarded.cluster.kill(id);
+    }
+    guarded.cluster.launch(1);
+    let began = Instant::now();
+    let root = format!("Bearer {}", guarded.root);
+    while guarded.cluster.ask(1, "/livez").await.is_none()
+        || guarded.status(1, Method::GET, "/v1/cluster", Some(&root)).await.0 != StatusCode::OK
+    {
+        assert!(began.elapsed() < SOON, "{}", guarded.cluster.node(1).said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let unknown = format!("Bearer tenure_{}c097aaa3", "a7".repeat(32));
+    for path in ["/v1/watch", "/v1/leases/a?consistency=stale", "/v1/cluster"] {
+        let (status, body) = guarded.status(1, Method::GET, path, None).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}: {body}");
+        for _ in 0..12 {
+            let (status, body) = guarded.status(1, Method::GET, path, Some(&unknown)).await;
+            assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{path}: {body}");
+        }
+    }
+    for id in [2, 3] {
+        guarded.cluster.launch(id);
+    }
+    guarded.cluster.ready(1).await;
+    let (status, body) = guarded.status(1, Method::GET, "/v1/watch", Some(&unknown)).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
 }
 
 /// A cluster with TLS and optional client certificates. Access control is on. Of the clients `ops` and `guest`, `ops` is a

@@ -45,6 +45,11 @@ class Tls(PageTest):
             self.assertRegex(text, r"^36[45]d.* left$")
             self.assertFalse(is_warning)
 
+    def test_disk_of_each_node_is_shown(self):
+        self.open(self.cluster.nodes[0].url)
+        disks = """return [...document.querySelectorAll('#node-rows td[data-label="Disk"]')].map((cell) => cell.textContent);"""
+        self.wait(lambda: self.script(disks) == ["✓OK"] * 3, "the disks are known")
+
     def test_page_acts_and_stays_live_over_tls(self):
         url = self.cluster.leader().url
         cluster.acquire(url, "secure", "worker-1")

@@ -112,6 +112,11 @@ export interface components {
             /** @description The secret. The cluster stores only its hash, and never shows it again. */
             token: string;
         };
+        /**
+         * @description Whether the disk of a member works.
+         * @enum {string}
+         */
+        DiskState: "ok" | "stalled" | (string & {});
         /** @description The grant or the end of a lease. */
         Event: {
             /**
@@ -308,6 +313,7 @@ export interface components {
              *     without TLS, or before such a connection.
              */
             certificate_expires_at?: string | null;
+            disk?: components["schemas"]["DiskState"] | null;
             /** @description `host:port` for clients. */
             http: string;
             /**

@@ -8,7 +8,7 @@ use super::finding::{Finding, Status};
 use super::probe::{Answers, ListenerKind, NoAnswer, OpenFiles, Reached};
 use crate::api::{Cluster, MemberInfo};
 use crate::config::{Config, RaftTimings};
-use crate::types::{MemberState, NodeId, Role};
+use crate::types::{DiskState, MemberState, NodeId, Role};
 
 /// A node that uses this share of its files soon accepts no connections, as for the alert of deploy/prometheus.
 const FILES_SHARE: f64 = 0.8;
@@ -142,6 +142,13 @@ fn member(member: &MemberInfo) -> Finding {
     };
     let lag = member.lag.map_or("unknown lag".to_owned(), |lag| format!("lag {lag}"));
     let facts = format!("{}, {}, {lag}, {contact}", member.role.as_str(), member.state.as_str());
+    if member.disk == Some(DiskState::Stalled) {
+        return Finding::problem(
+            name,
+            format!("{facts}, disk stalled"),
+            "its disk does not finish a write: check the disk",
+        );
+    }
     match (&member.state, &member.role) {
         (MemberState::Unreachable, _) => {
             let advice = format!(

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::api::{NodeClock, Timestamp, Version};
+use crate::api::{DiskState, NodeClock, Timestamp, Version};
 use crate::cli::doctor::clock::Measured;
 use crate::cli::doctor::probe::ProbeTarget;
 
@@ -16,6 +16,7 @@ fn view(node: NodeId, quorum: bool) -> Cluster {
         lag: Some(0),
         last_contact_ms: Some(20),
         certificate_expires_at: None,
+        disk: Some(DiskState::Ok),
     };
     Cluster {
         cluster_id: "a".to_owned(),
@@ -128,6 +129,8 @@ fn members_are_judged_by_role_and_state() {
     assert_eq!(judged(Role::Learner, MemberState::Unreachable), Status::Problem);
     assert_eq!(judged(Role::Follower, MemberState::Other), Status::Unknown);
     assert_eq!(judged(Role::Other, MemberState::Ok), Status::Unknown);
+    let stalled = MemberInfo { disk: Some(DiskState::Stalled), ..view(1, true).members.remove(1) };
+    assert_eq!(member(&stalled).status, Status::Problem);
 }
 
 #[test]

@@ -42,11 +42,12 @@ export class Nodes {
     #fill(member, cluster) {
         const line = this.#rows.get(member.id) ?? this.#make(member);
         line.member = member;
-        const [role, state, lag, contact, certificate, address, tag] = line.cells;
+        const [role, state, lag, contact, disk, certificate, address, tag] = line.cells;
         fillMark(role, member.role);
         fillMark(state, member.state);
         setText(lag, member.lag === null ? "unknown" : format.number(member.lag));
         setText(contact, contactOf(member));
+        fillMark(disk, member.disk ?? "unknown");
         const { text, title, isWarning } = certificateOf(member.certificate_expires_at);
         setText(certificate, text);
         certificate.title = title;
@@ -62,7 +63,7 @@ export class Nodes {
         const cell = (/** @type {string} */ label, /** @type {string} */ kind) => h("td", { "data-label": label, class: kind });
         const tag = h("span", { class: "tag" }, "this page");
         const cells = [cell("Role", "role"), cell("State", "state"), cell("Lag", "number"), cell("Contact", "number"),
-            cell("Certificate", "certificate"), cell("Address", "address")];
+            cell("Disk", "state"), cell("Certificate", "certificate"), cell("Address", "address")];
         const button = h("button", { type: "button", class: "small", "aria-label": `Make node ${member.id} the leader` }, "Make leader…");
         const row = h("tr", null, h("th", { scope: "row" }, `Node ${member.id} `, tag), ...cells, h("td", { class: "action" }, button));
         const line = { row, cells: [...cells, tag], button, member };
@@ -97,8 +98,7 @@ function certificateOf(expires) {
     return { text: `${isWarning ? "▲ " : ""}${format.whole(left)} left`, title, isWarning };
 }
 
-/** Whether the node that answers is ready, and how long its disk takes for a sync. A node exposes no other state of its
- * disk, and none of the disks of other nodes. */
+/** Whether the node that answers is ready, and how long its disk takes for a sync. */
 export class OwnNode {
     #api;
     /** The sums of each node at the last poll: behind a load balancer, several nodes answer.

@@ -80,6 +80,7 @@ export interface Member {
     lag: number | null;
     last_contact_ms: number | null;
     certificate_expires_at: string | null;
+    disk: string | null;
 }
 
 export interface Cluster {

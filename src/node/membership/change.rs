@@ -330,6 +330,7 @@ mod tests {
             lag: Some(0),
             last_contact_ms: Some(0),
             certificate_expires_ms: None,
+            disk: None,
         }
     }
 

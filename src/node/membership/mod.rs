@@ -7,4 +7,3 @@ pub(in crate::node) mod join;
 mod level;
 
 pub use change::MemberRefusal;
-pub(in crate::node) use form::store_state_call;

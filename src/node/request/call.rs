@@ -14,7 +14,7 @@ use crate::raft::FeatureLevel;
 use crate::storage::Storage;
 use crate::storage::codec::{self, DecodeError};
 use crate::trace::{self, Span, TraceParent};
-use crate::types::NodeId;
+use crate::types::{DiskState, NodeId};
 
 /// Largest call that a node decodes, in bytes.
 pub(crate) const MAX_CALL_BYTES: usize = 4 << 20;
@@ -37,6 +37,8 @@ pub(crate) enum NodeCall<R = Request> {
     /// A client's request for the leader of a term. TCP can deliver it long after the forwarding node has given up and
     /// another leader has answered. Then the receiver refuses it, although it may lead again in a later term.
     ForwardIn { term: u64, trace: Option<TraceParent>, caller: Caller, request: R },
+    /// Asks for the state of the disk. A node of an older release cannot decode it.
+    DiskState,
 }
 
 /// The reply to a [`NodeCall`].
@@ -54,6 +56,7 @@ pub(crate) enum NodeReply {
     /// The calling node was removed from the cluster. Certainly not applied.
     Removed,
     FeatureLevel(FeatureLevel),
+    DiskState(DiskState),
 }
 
 impl<'r> NodeCall<&'r Request> {
@@ -108,6 +111,7 @@ impl<S: Storage, T: Transport> Service for NodeService<S, T> {
                 self.0.execute_in_trace(from, Some(term), trace.as_ref(), &caller, request).await
             }
             Ok(NodeCall::FeatureLevel) => NodeReply::FeatureLevel(self.0.settings.feature_level),
+            Ok(NodeCall::DiskState) => NodeReply::DiskState(self.0.disk_state()),
             Ok(NodeCall::StoreState) => NodeReply::StoreState { is_empty: self.0.storage.is_empty() },
             Err(error) => {
                 let reason = format!("the leader cannot decode it: {error}; run the same version on all nodes");

@@ -227,7 +227,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             Ok(NodeReply::NotLeader) => Err(ProposeError::NotLeader),
             Ok(NodeReply::StillWaits) => Err(ProposeError::StillWaits),
             Ok(NodeReply::Removed) => Err(self.was_removed()),
-            Ok(other @ (NodeReply::StoreState { .. } | NodeReply::FeatureLevel(_))) => {
+            Ok(other @ (NodeReply::StoreState { .. } | NodeReply::FeatureLevel(_) | NodeReply::DiskState(_))) => {
                 Err(unreadable(format!("{other:?}")))
             }
             Err(error) => Err(unreadable(error.to_string())),
@@ -326,13 +326,19 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         Ok(Response { answer, served: self.served() })
     }
 
-    /// Decides by the state of this node. See [`Access::authorize`].
+    /// Decides by the state of this node. See [`Access::authorize`]. A node that hears no leader may lack the newest
+    /// principals and access tokens, so it refuses no caller as unknown.
     pub(in crate::node) fn authorize(
         &self,
         caller: &Caller,
         need: &Need<'_>,
     ) -> Result<Option<AccessName>, RequestError> {
-        self.access().authorize(caller, need).map_err(RequestError::Denied)
+        self.access().authorize(caller, need).map_err(|denied| match denied {
+            Denied::Unauthenticated(_) if *caller != Caller::Anonymous && !self.hears_leader() => {
+                RequestError::NoLeader
+            }
+            denied => RequestError::Denied(denied),
+        })
     }
 
     pub(in crate::node) fn access(&self) -> Access {

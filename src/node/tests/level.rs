@@ -104,7 +104,7 @@ async fn downgraded_member_fails_with_the_reason() {
     cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
     cluster.downgrade(3, FeatureLevel::FIRST);
     let why = match cluster.launch(3).await {
-        Err(error) => error.to_string(),
+        Err(error) => std::error::Error::source(&error).expect("Raft has the reason").to_string(),
         Ok(node) => node.wait_failed().await.to_string(),
     };
     assert!(why.contains("the cluster has feature level 4; this program supports levels up to 1"), "{why}");

@@ -16,7 +16,7 @@ use crate::raft::wire::{self, Append, RequestVote};
 use crate::raft::{Call, FeatureLevel, Proposal, Reply};
 use crate::storage::{LogRecord, Position, VoteRecord, codec};
 use crate::trace::TraceParent;
-use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
+use crate::types::{DiskState, HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
 pub(super) fn inputs() -> Vec<Input> {
     vec![
@@ -207,8 +207,11 @@ fn node_calls() -> Vec<Vec<u8>> {
         request: Request::Acquire(acquire()),
     };
     let traced = NodeCall::ForwardTraced { trace, caller: Caller::Program, request: change };
-    let forwarded =
-        requests.map(NodeCall::Forward).into_iter().chain([NodeCall::StoreState, NodeCall::FeatureLevel]).chain(named);
+    let forwarded = requests
+        .map(NodeCall::Forward)
+        .into_iter()
+        .chain([NodeCall::StoreState, NodeCall::FeatureLevel, NodeCall::DiskState])
+        .chain(named);
     let forwarded = forwarded.chain([traced, in_term]);
     forwarded.map(|call| call.encode().into()).collect()
 }
@@ -233,6 +236,7 @@ fn node_replies() -> Vec<Vec<u8>> {
         NodeReply::NotLeader,
         NodeReply::StillWaits,
         NodeReply::StoreState { is_empty: true },
+        NodeReply::DiskState(DiskState::Stalled),
         NodeReply::Removed,
         NodeReply::FeatureLevel(FeatureLevel::SUPPORTED),
         done(Answer::Transferred { from: 1, leader: 2 }),

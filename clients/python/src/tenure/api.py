@@ -18,6 +18,12 @@ The error, for programs. Existing codes never change; later versions can add cod
 """
 
 
+DiskState: TypeAlias = str
+"""
+Whether the disk of a member works.
+"""
+
+
 EventKind: TypeAlias = str
 """
 The kind of a transition.
@@ -465,6 +471,7 @@ class Member(TypedDict):
     When the certificate expires that the node presented in its last connection with the node that you asked; `null`
     without TLS, or before such a connection.
     """
+    disk: NotRequired[DiskState | None]
     http: str
     """
     `host:port` for clients.

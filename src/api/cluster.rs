@@ -26,8 +26,25 @@ pub struct Cluster {
     pub clock: NodeClock,
     /// What all members understand. It rises after an upgrade of all members.
     pub feature_level: u32,
+    /// The last 32 leaders that this node has known since its start, oldest first.
+    #[serde(default)]
+    pub leader_changes: Vec<LeaderChange>,
     /// The members of the cluster.
     pub members: Vec<MemberInfo>,
+}
+
+/// The start of a leader's term, as a node learned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+#[non_exhaustive]
+pub struct LeaderChange {
+    /// The Raft term.
+    pub term: u64,
+    /// Id of the leader of that term.
+    pub leader: u64,
+    /// When the node learned it.
+    #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
+    pub at: Timestamp,
 }
 
 /// The clocks of a node when it answered. Two answers show the rate of its monotonic clock.

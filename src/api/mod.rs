@@ -25,7 +25,8 @@ pub use access::{
     AccessControl, CreatedToken, Permission, Principal, RoleDefinition, SetPrincipal, SetRole, TokenInfo,
 };
 pub use cluster::{
-    AddMember, Addresses, Cluster, MemberInfo, Members, NodeClock, ReplaceMember, Transfer, Transferred, Version,
+    AddMember, Addresses, Cluster, LeaderChange, MemberInfo, Members, NodeClock, ReplaceMember, Transfer, Transferred,
+    Version,
 };
 pub use event::{Event, EventId, EventKind, InvalidEventId};
 pub use explain::{Explanation, Standing};

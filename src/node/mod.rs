@@ -60,7 +60,7 @@ pub(crate) use membership::join::MemberRegistry;
 pub use metrics::describe_metrics;
 #[cfg(feature = "testing")]
 pub(crate) use request::read::look_up;
-pub use status::{ClusterStatus, MemberStatus};
+pub use status::{ClusterStatus, LeaderChange, MemberStatus};
 
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -136,6 +136,7 @@ pub(crate) struct NodeCore<S: Storage, T: Transport> {
     pub(crate) requests: Requests,
     backups: Backups,
     contacts: status::Contacts,
+    leader_changes: status::LeaderChanges,
     lifecycle: Lifecycle<S>,
     tls: Option<NodeTls>,
 }

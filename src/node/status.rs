@@ -1,6 +1,7 @@
 //! The state of the cluster as a node sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join, join_all};
@@ -13,12 +14,14 @@ use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::route::Forward;
 use crate::node::request::{Answer, Request};
 use crate::peer::{Lane, Payload, Transport};
-use crate::raft::MemberProgress;
+use crate::raft::{CurrentLeader, MemberProgress};
 use crate::storage::{Storage, codec};
 use crate::types::{DiskState, MemberState, NodeId, Role};
 
 /// Longest wait for the leader's view of the members, and for an answer of each member.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// Changes of the leader that a node remembers.
+const MAX_LEADER_CHANGES: usize = 32;
 /// A member that lacks this many log entries is lagging.
 const LAGGING: u64 = 1_000;
 
@@ -44,8 +47,22 @@ pub struct ClusterStatus {
     pub wall_ms: u64,
     /// What all members understand, as a number: see `docs/operations.md`. It rises after an upgrade of all members.
     pub feature_level: u32,
+    /// The last 32 leaders that `node` has known since its start, oldest first.
+    pub leader_changes: Vec<LeaderChange>,
     /// The members of the cluster.
     pub members: Vec<MemberStatus>,
+}
+
+/// The start of a leader's term, as a node learned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LeaderChange {
+    /// The Raft term.
+    pub term: u64,
+    /// The leader of that term.
+    pub leader: NodeId,
+    /// When the node learned it, in milliseconds since 1970. For display only.
+    pub wall_ms: u64,
 }
 
 /// One member of the cluster.
@@ -114,6 +131,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
             term: leadership.term,
             applied: inner.raft.replica().read(|state| state.applied.map_or(0, |applied| applied.index)),
             feature_level: inner.raft.replica().level().0,
+            leader_changes: inner.leader_changes.lock().iter().copied().collect(),
             members: inner.with_certificates(members),
         }
     }
@@ -179,6 +197,24 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         members.into_iter().map(|member| MemberStatus { state: state_at_leader(&member, longest), ..member }).collect()
     }
 
+    /// Remembers the leader of each term that this node learns.
+    pub(super) async fn record_leaders(self: Arc<Self>) {
+        let mut leadership = self.raft.watch_leadership();
+        loop {
+            let CurrentLeader { term, leader } = leadership.now();
+            if let Some(leader) = leader {
+                let (_, wall_ms) = self.requests.clock.reading();
+                let mut changes = self.leader_changes.lock();
+                if changes.back().is_none_or(|last| (last.term, last.leader) != (term, leader)) {
+                    changes.push_back(LeaderChange { term, leader, wall_ms });
+                }
+                let excess = changes.len().saturating_sub(MAX_LEADER_CHANGES);
+                changes.drain(..excess);
+            }
+            leadership.changed().await;
+        }
+    }
+
     /// Keeps the last sign of life of each member, for the time without a leader.
     pub(super) fn record_contacts(&self, members: &[MemberStatus]) {
         let (now, _) = self.requests.clock.reading();
@@ -227,6 +263,8 @@ fn with_disks(members: Vec<MemberStatus>, asked: &[MemberStatus]) -> Vec<MemberS
     let disk = |id| asked.iter().find(|member| member.id == id)?.disk;
     members.into_iter().map(|member| MemberStatus { disk: disk(member.id), ..member }).collect()
 }
+
+pub(super) type LeaderChanges = Mutex<VecDeque<LeaderChange>>;
 
 /// When each member last gave a sign of life, in milliseconds of this node's monotonic clock.
 pub(super) type Contacts = Mutex<BTreeMap<NodeId, u64>>;

@@ -416,7 +416,12 @@ pub(crate) fn cluster(status: ClusterStatus) -> api::Cluster {
         applied: status.applied,
         clock: api::NodeClock { monotonic_ms: status.monotonic_ms, wall: Timestamp::from_millis(status.wall_ms) },
         feature_level: status.feature_level,
+        leader_changes: status.leader_changes.into_iter().map(leader_change_of).collect(),
     }
+}
+
+fn leader_change_of(node::LeaderChange { term, leader, wall_ms }: node::LeaderChange) -> api::LeaderChange {
+    api::LeaderChange { term, leader, at: Timestamp::from_millis(wall_ms) }
 }
 
 /// Returns the version of this build.

@@ -57,6 +57,26 @@ async fn status_waits_250_ms_for_the_leader() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_node_remembers_the_leaders_since_its_start() {
+    let mut cluster = start().await;
+    let first = cluster.leader().await;
+    cluster.crash(first).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let second = cluster.leader().await;
+    for id in cluster.ids().filter(|id| *id != first) {
+        let status = cluster.node(id).status().await;
+        let leaders: Vec<_> = status.leader_changes.iter().map(|change| change.leader).collect();
+        assert!(leaders.ends_with(&[first, second]), "{status:?}");
+        let last = status.leader_changes.last().expect("the cluster has a leader");
+        assert_eq!(last.term, status.term, "{status:?}");
+        let age = status.wall_ms - last.wall_ms;
+        assert!((3_000..5_000).contains(&age), "an election takes less than 2 s: {status:?}");
+        assert!(status.leader_changes.is_sorted_by_key(|change| (change.term, change.wall_ms)), "{status:?}");
+    }
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn status_shows_an_unreachable_member() {
     let mut cluster = start().await;
     let leader = cluster.leader().await;

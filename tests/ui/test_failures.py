@@ -16,17 +16,32 @@ class Crashes(PageTest):
         follower = next(node for node in nodes.nodes if node is not leader)
         self.open(follower.url)
         self.fill("#prefix", "crash/")
+        self.wait_text("#timeline-list .of-cluster", f"Node {leader.id} leads in term")
         nodes.kill(leader)
         self.addCleanup(self.restart, leader)
         self.wait(lambda: self.text("#leader") not in ("", "none", f"Node {leader.id}"), "the page shows another leader")
         shown = self.text("#leader")
-        self.wait_text("#timeline-list .of-cluster", "leads in term")
         self.wait_text("#timeline-list", f"{shown} leads in term")
         self.wait_text("#timeline-list", f"Node {leader.id} is unreachable")
         self.assertEqual(shown, f"Node {nodes.leader(follower).id}")
         cluster.acquire(follower.url, "crash/after", "worker-1")
         self.wait_row("crash/after", "Active")
         self.wait_text("#connection-text", "Live")
+
+    def test_timeline_has_changes_from_before_the_page_was_opened(self):
+        nodes = three_nodes()
+        leader = nodes.leader()
+        nodes.kill(leader)
+        self.restart(leader)
+        other = next(node for node in nodes.nodes if node is not leader)
+        next_leader = nodes.leader(other)
+        self.open(other.url)
+        self.wait_text("#timeline-list", f"Node {next_leader.id} leads in term")
+        self.wait_text("#timeline-list", f"before node {leader.id}")
+        is_past = """return [...document.querySelectorAll("#timeline-list .of-cluster")]
+            .filter((item) => item.textContent.includes("leads in term"))
+            .every((item) => Date.parse(item.querySelector("time").dateTime) < performance.timeOrigin);"""
+        self.assertTrue(self.script(is_past))
 
     def test_page_survives_the_loss_of_its_own_node(self):
         nodes = three_nodes()

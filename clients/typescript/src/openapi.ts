@@ -83,6 +83,8 @@ export interface components {
              * @description `null` if the node reaches no leader.
              */
             leader?: number | null;
+            /** @description The last 32 leaders that this node has known since its start, oldest first. */
+            leader_changes?: components["schemas"]["LeaderChange"][];
             /** @description The members of the cluster. */
             members: components["schemas"]["Member"][];
             /**
@@ -205,6 +207,24 @@ export interface components {
             name: string;
             /** @description The transitions, oldest first. */
             transitions: components["schemas"]["Event"][];
+        };
+        /** @description The start of a leader's term, as a node learned it. */
+        LeaderChange: {
+            /**
+             * Format: date-time
+             * @description When the node learned it.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description Id of the leader of that term.
+             */
+            leader: number;
+            /**
+             * Format: int64
+             * @description The Raft term.
+             */
+            term: number;
         };
         /** @description One holder's lease. */
         Lease: {

@@ -26,6 +26,7 @@ fn view(node: NodeId, quorum: bool) -> Cluster {
         term: 3,
         applied: 9,
         feature_level: 2,
+        leader_changes: Vec::new(),
         clock: NodeClock { monotonic_ms: 5, wall: Timestamp::from_millis(0) },
         members: [1, 2, 3].map(member).to_vec(),
     }

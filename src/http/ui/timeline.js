@@ -8,7 +8,7 @@ import * as format from "./format.js";
 const MAX_SHOWN = 200;
 /** Most entries of each kind that the page keeps: a burst of lease events does not push out changes of the leader. */
 const MAX_KEPT = 500;
-const CLUSTER_KINDS = new Set(["leader", "no_leader", "cluster", "ok", "lagging", "unreachable"]);
+const CLUSTER_KINDS = new Set(["leader", "no_leader", "cluster", "ok", "lagging", "unreachable", "stalled"]);
 
 export class Timeline {
     #list;
@@ -23,8 +23,8 @@ export class Timeline {
     #frame = 0;
     /** @type {Cluster | null} */
     #cluster = null;
-    /** The last leader that the page has seen. @type {number | null} */
-    #leader = null;
+    /** The last leader in the list. @type {{ term: number, leader: number | null }} */
+    #last = { term: 0, leader: null };
 
     /** @param {HTMLElement} list
      * @param {HTMLSelectElement} choice */
@@ -38,7 +38,7 @@ export class Timeline {
         this.#ofCluster = [];
         this.#ofLeases = [];
         this.#cluster = null;
-        this.#leader = null;
+        this.#last = { term: 0, leader: null };
         this.#refill();
     }
 
@@ -59,18 +59,30 @@ export class Timeline {
         const news = [];
         if (cluster.leader === null || !cluster.quorum) {
             if (!before || (before.leader !== null && before.quorum)) news.push(["no_leader", "No leader with a majority"]);
-        } else if (cluster.leader !== this.#leader) {
-            const from = this.#leader === null ? "" : `, before node ${this.#leader}`;
-            news.push(["leader", `Node ${cluster.leader} leads in term ${cluster.term}${from}`]);
-        } else if (before && before.term !== cluster.term) {
-            news.push(["leader", `Node ${cluster.leader} leads again, in term ${cluster.term}`]);
-        } else if (before && (before.leader === null || !before.quorum)) {
+        } else if (before && (before.leader === null || !before.quorum) && before.term === cluster.term) {
             news.push(["leader", `Node ${cluster.leader} has a majority again`]);
         }
-        if (cluster.leader !== null && cluster.quorum) this.#leader = cluster.leader;
+        const leaders = this.#leaderEntries(cluster);
         if (before) news.push(...changesOfMembers(before, cluster));
-        if (before) news.forEach(([, text]) => announce(text));
+        if (before) [...leaders.map(({ text }) => text), ...news.map(([, text]) => text)].forEach(announce);
+        this.#isUnsorted ||= leaders.length > 0;
+        this.#add(leaders, this.#ofCluster);
         this.addNews(news);
+    }
+
+    /** The leaders of the terms after the last one in the list, newest first. A node knows them since its start.
+     * @param {Cluster} cluster
+     * @returns {Entry[]} */
+    #leaderEntries(cluster) {
+        const entries = [];
+        for (const { term, leader, at } of cluster.leader_changes) {
+            if (term <= this.#last.term) continue;
+            const from = this.#last.leader === null ? "" : `, before node ${this.#last.leader}`;
+            const text = leader === this.#last.leader ? `Node ${leader} leads again, in term ${term}` : `Node ${leader} leads in term ${term}${from}`;
+            entries.unshift({ at: Date.parse(at), kind: "leader", text });
+            this.#last = { term, leader };
+        }
+        return entries;
     }
 
     /** @param {[kind: string, text: string][]} news */
@@ -150,6 +162,7 @@ function changesOfMembers(before, after) {
         const old = known.get(member.id);
         known.delete(member.id);
         if (!old) news.push(["cluster", `Node ${member.id} was added`]);
+        else if (old.disk !== "stalled" && member.disk === "stalled") news.push(["stalled", `The disk of node ${member.id} is stalled`]);
         else if (old.state !== member.state) news.push([member.state, `Node ${member.id} is ${format.wordsOf(member.state).toLowerCase()}`]);
     }
     for (const id of known.keys()) news.push(["cluster", `Node ${id} was removed`]);

@@ -83,6 +83,12 @@ export interface Member {
     disk: string | null;
 }
 
+export interface LeaderChange {
+    term: number;
+    leader: number;
+    at: string;
+}
+
 export interface Cluster {
     cluster_id: string;
     node: number;
@@ -91,6 +97,7 @@ export interface Cluster {
     term: number;
     applied: number;
     feature_level: number;
+    leader_changes: LeaderChange[];
     members: Member[];
 }
 

@@ -55,6 +55,25 @@ class HandOver(TypedDict):
     """
 
 
+class LeaderChange(TypedDict):
+    """
+    The start of a leader's term, as a node learned it.
+    """
+
+    at: str
+    """
+    When the node learned it.
+    """
+    leader: int
+    """
+    Id of the leader of that term.
+    """
+    term: int
+    """
+    The Raft term.
+    """
+
+
 LeaseState: TypeAlias = str
 """
 The state of one holder's lease.
@@ -626,6 +645,10 @@ class Cluster(TypedDict):
     leader: NotRequired[int | None]
     """
     `null` if the node reaches no leader.
+    """
+    leader_changes: NotRequired[list[LeaderChange]]
+    """
+    The last 32 leaders that this node has known since its start, oldest first.
     """
     members: list[Member]
     """

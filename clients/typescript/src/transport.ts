@@ -43,8 +43,8 @@ export class NotSent extends Error {}
 /**
  * HTTP/1.1 with persistent connections, on `node:http` and `node:https`.
  *
- * The global `fetch` is no alternative: it ends each request after 300 s without response headers, which would end
- * longer waits; it takes no CA and no client certificate; and it does not tell whether a failed request was sent.
+ * The global `fetch` is no alternative. It ends each request after 300 s without response headers, which would end
+ * longer waits. It takes no CA and no client certificate. It does not tell whether a failed request was sent.
  */
 export class Transport {
   readonly #http = new Agent({ keepAlive: true, timeout: IDLE_TIMEOUT_MS });

@@ -53,6 +53,10 @@ pub struct AccessState {
     is_enabled: bool,
     roles: BTreeMap<AccessName, BTreeSet<PrefixRight>>,
     principals: BTreeMap<AccessName, PrincipalState>,
+    /// The wall clock in milliseconds since 1970 at which a token expires. Snapshots hold it beside this state, because
+    /// older formats do not have it.
+    #[serde(skip)]
+    expiries: BTreeMap<TokenId, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +95,19 @@ pub enum AccessChange {
         created_wall_ms: u64,
     },
     RemoveToken(TokenId),
+    /// As `AddToken`, with the wall clock in milliseconds since 1970 at which the leader removes the token.
+    AddExpiringToken {
+        principal: AccessName,
+        hash: TokenHash,
+        created_wall_ms: u64,
+        expires_wall_ms: u64,
+    },
+}
+
+impl AccessChange {
+    pub fn has_expiry(&self) -> bool {
+        matches!(self, AccessChange::AddExpiringToken { .. })
+    }
 }
 
 /// The rights that a request needs.
@@ -188,6 +205,16 @@ impl TryFrom<String> for TokenId {
     }
 }
 
+impl AccessState {
+    pub fn with_expiries(self, expiries: BTreeMap<TokenId, u64>) -> AccessState {
+        AccessState { expiries, ..self }
+    }
+
+    pub fn expiries(&self) -> &BTreeMap<TokenId, u64> {
+        &self.expiries
+    }
+}
+
 impl From<AccessState> for Access {
     fn from(state: AccessState) -> Access {
         let of = |(name, principal): (&AccessName, &PrincipalState)| {
@@ -212,8 +239,14 @@ impl Access {
         self.0.state == AccessState::default()
     }
 
+    /// The tokens that have expired at this time of the wall clock.
+    pub fn expired(&self, wall_ms: u64) -> Vec<TokenId> {
+        let expired = self.state().expiries.iter().filter(|(_, expires)| **expires <= wall_ms);
+        expired.map(|(id, _)| *id).collect()
+    }
+
     pub fn view(&self) -> AccessView {
-        let AccessState { is_enabled, roles, principals } = self.state();
+        let AccessState { is_enabled, roles, principals, .. } = self.state();
         let token = |(id, token): (&TokenId, &Token)| TokenView { id: *id, created_wall_ms: token.created_wall_ms };
         let view = |principal: &PrincipalState| PrincipalView {
             roles: principal.roles.clone(),
@@ -333,7 +366,7 @@ impl Access {
             AccessChange::RemovePrincipal(name) => {
                 principals.get(name).ok_or_else(|| no_principal(name))?;
             }
-            AccessChange::AddToken { principal, hash, .. } => {
+            AccessChange::AddToken { principal, hash, .. } | AccessChange::AddExpiringToken { principal, hash, .. } => {
                 principals.get(principal).ok_or_else(|| no_principal(principal))?;
                 if self.0.tokens.contains_key(&hash.id()) {
                     return Err(Denied::Refused(format!("a token with the id {} exists", hash.id())));
@@ -349,7 +382,8 @@ impl Access {
                 "the change has {bytes} bytes: at most {MAX_CHANGE_BYTES} are allowed"
             )));
         }
-        let bytes = codec::encode(self.with(change).state()).len();
+        let next = self.with(change);
+        let bytes = codec::encode(&(next.state(), next.state().expiries())).len();
         if bytes > MAX_STATE_BYTES {
             let rule = format!("at most {MAX_STATE_BYTES} bytes of roles, principals and tokens are allowed");
             return Err(Denied::Refused(format!("the change makes the state {bytes} bytes long: {rule}")));
@@ -360,7 +394,7 @@ impl Access {
     /// The state after a change. Replicas call it with each change of the log, so it reads only its arguments.
     pub fn with(&self, change: &AccessChange) -> Access {
         let mut state = self.state().clone();
-        let AccessState { is_enabled, roles, principals } = &mut state;
+        let AccessState { is_enabled, roles, principals, expiries } = &mut state;
         match change.clone() {
             AccessChange::Enable(enable) => *is_enabled = enable,
             AccessChange::SetRole { role, permissions } => _ = roles.insert(role, permissions),
@@ -372,229 +406,21 @@ impl Access {
                     principal.tokens.insert(hash.id(), Token { hash, created_wall_ms });
                 }
             }
+            AccessChange::AddExpiringToken { principal, hash, created_wall_ms, expires_wall_ms } => {
+                if let Some(principal) = principals.get_mut(&principal) {
+                    principal.tokens.insert(hash.id(), Token { hash, created_wall_ms });
+                    expiries.insert(hash.id(), expires_wall_ms);
+                }
+            }
             AccessChange::RemoveToken(id) => principals.values_mut().for_each(|principal| {
                 principal.tokens.remove(&id);
             }),
         }
+        expiries.retain(|id, _| principals.values().any(|principal| principal.tokens.contains_key(id)));
         Access::from(state)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(text: &str) -> AccessName {
-        AccessName::new(text).expect("valid")
-    }
-
-    fn hash(number: u8) -> TokenHash {
-        TokenHash::of(&AccessToken::from_secret([number; 32]))
-    }
-
-    fn permission(right: Right, prefix: &str) -> PrefixRight {
-        PrefixRight { right, prefix: prefix.to_owned() }
-    }
-
-    fn apply(access: &Access, changes: &[AccessChange]) -> Access {
-        changes.iter().fold(access.clone(), |access, change| {
-            access.check(&Caller::Program, change).expect("valid");
-            access.with(change)
-        })
-    }
-
-    fn role(role: &str, permissions: &[(Right, &str)]) -> AccessChange {
-        let permissions = permissions.iter().map(|(right, prefix)| permission(*right, prefix)).collect();
-        AccessChange::SetRole { role: name(role), permissions }
-    }
-
-    fn principal(principal: &str, roles: &[&str]) -> AccessChange {
-        AccessChange::SetPrincipal { principal: name(principal), roles: roles.iter().map(|role| name(role)).collect() }
-    }
-
-    fn token(principal: &str, number: u8) -> AccessChange {
-        AccessChange::AddToken { principal: name(principal), hash: hash(number), created_wall_ms: 7 }
-    }
-
-    /// `root` has the tokens 1 and 2 and the right `admin`. `ci` has the token 3, and rights on `jobs/` and `reports/`.
-    fn guarded() -> Access {
-        let worker = [(Right::Hold, "jobs/"), (Right::Read, "reports/"), (Right::Operate, "stuck/")];
-        let changes = [
-            role("admin", &[(Right::Admin, "")]),
-            role("worker", &worker),
-            principal("root", &["admin"]),
-            principal("ci", &["worker"]),
-            token("root", 1),
-            token("root", 2),
-            token("ci", 3),
-            AccessChange::Enable(true),
-        ];
-        apply(&Access::default(), &changes)
-    }
-
-    fn may(access: &Access, token: u8, right: Right, lease: &str) -> bool {
-        let lease = LeaseName::new(lease).expect("valid");
-        access.authorize(&Caller::Token(hash(token)), &Need::Names(right, vec![&lease])).is_ok()
-    }
-
-    #[test]
-    fn rights_hold_for_their_prefix_only() {
-        let access = guarded();
-        for (right, lease, expected) in [
-            (Right::Hold, "jobs/a", true),
-            (Right::Read, "jobs/a", true),
-            (Right::Operate, "jobs/a", false),
-            (Right::Admin, "jobs/a", false),
-            (Right::Hold, "jobs", false),
-            (Right::Hold, "other", false),
-            (Right::Read, "reports/a", true),
-            (Right::Hold, "reports/a", false),
-            (Right::Operate, "stuck/a", true),
-            (Right::Read, "stuck/a", true),
-            (Right::Hold, "stuck/a", false),
-        ] {
-            assert_eq!(may(&access, 3, right, lease), expected, "{right:?} {lease}");
-            assert!(may(&access, 1, right, lease), "root: {right:?} {lease}");
-            assert!(!may(&access, 4, right, lease), "an unknown token: {right:?} {lease}");
-        }
-        let (known, unknown) = (LeaseName::new("jobs/a").expect("valid"), LeaseName::new("x").expect("valid"));
-        let both = Need::Names(Right::Hold, vec![&known, &unknown]);
-        assert!(matches!(access.authorize(&Caller::Token(hash(3)), &both), Err(Denied::Forbidden(_))));
-    }
-
-    #[test]
-    fn operator_hands_over_leases_of_all_principals() {
-        let (access, ci) = (guarded(), AccessName::new("ci").expect("valid"));
-        let name = |lease| LeaseName::new(lease).expect("valid");
-        let decide = |token, lease| access.authorize(&Caller::Token(hash(token)), &Need::HandOver(&name(lease)));
-        assert_eq!(decide(3, "stuck/a"), Ok(None));
-        assert_eq!(decide(3, "jobs/a"), Ok(Some(ci)), "only its own leases");
-        assert!(matches!(decide(3, "reports/a"), Err(Denied::Forbidden(_))));
-        assert_eq!(decide(1, "jobs/a"), Ok(None), "an administrator");
-    }
-
-    #[test]
-    fn list_needs_a_prefix_that_one_right_covers() {
-        let (access, ci) = (guarded(), Caller::Token(hash(3)));
-        for (prefix, expected) in [("jobs/", true), ("jobs/a", true), ("reports/", true), ("job", false), ("", false)] {
-            assert_eq!(access.authorize(&ci, &Need::Prefix(prefix)).is_ok(), expected, "{prefix:?}");
-        }
-        assert!(access.authorize(&Caller::Token(hash(1)), &Need::Prefix("")).is_ok());
-        assert!(access.authorize(&ci, &Need::Principal).is_ok());
-        assert!(matches!(access.authorize(&ci, &Need::Admin), Err(Denied::Forbidden(_))));
-    }
-
-    #[test]
-    fn caller_is_a_principal_by_token_or_certificate() {
-        let access = guarded();
-        let of = |caller| access.authorize(&caller, &Need::Principal);
-        assert_eq!(of(Caller::Token(hash(2))), Ok(Some(name("root"))));
-        assert_eq!(of(Caller::Certificate(name("ci"))), Ok(Some(name("ci"))));
-        assert_eq!(of(Caller::Program), Ok(None));
-        for caller in [Caller::Anonymous, Caller::Token(hash(9)), Caller::Certificate(name("guest"))] {
-            assert!(matches!(of(caller.clone()), Err(Denied::Unauthenticated(_))), "{caller:?}");
-        }
-        // Another hash with the same id is another token.
-        let mut other = hash(1);
-        other.0[31] ^= 1;
-        assert!(matches!(of(Caller::Token(other)), Err(Denied::Unauthenticated(_))));
-        let off = access.with(&AccessChange::Enable(false));
-        assert_eq!(off.authorize(&Caller::Anonymous, &Need::Admin), Ok(None));
-    }
-
-    #[test]
-    fn administrator_keeps_a_way_back() {
-        let (access, root) = (guarded(), Caller::Token(hash(1)));
-        for change in [
-            AccessChange::RemoveToken(hash(1).id()),
-            AccessChange::RemovePrincipal(name("root")),
-            principal("root", &[]),
-            role("admin", &[(Right::Read, "")]),
-        ] {
-            assert!(matches!(access.check(&root, &change), Err(Denied::Refused(_))), "{change:?}");
-        }
-        assert_eq!(access.check(&root, &AccessChange::RemoveToken(hash(2).id())), Ok(()));
-        assert_eq!(access.check(&root, &AccessChange::Enable(false)), Ok(()));
-        let off = access.with(&AccessChange::Enable(false));
-        assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true)), Err(Denied::Refused(_))));
-        assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true)), Err(Denied::Refused(_))));
-        assert_eq!(off.check(&root, &AccessChange::Enable(true)), Ok(()));
-        let anonymous = off.check(&Caller::Anonymous, &AccessChange::RemovePrincipal(name("root")));
-        assert_eq!(anonymous, Ok(()), "without access control, every caller may change it");
-    }
-
-    #[test]
-    fn changes_of_missing_things_are_refused() {
-        let access = guarded();
-        for change in [
-            AccessChange::RemoveRole(name("missing")),
-            principal("ci", &["missing"]),
-            AccessChange::RemovePrincipal(name("missing")),
-            token("missing", 5),
-            AccessChange::RemoveToken(TokenId(5)),
-        ] {
-            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::NotFound(_))), "{change:?}");
-        }
-        for change in [AccessChange::RemoveRole(name("worker")), token("ci", 1), role("a", &[(Right::Admin, "jobs/")])]
-        {
-            assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::Refused(_))), "{change:?}");
-        }
-        // Replicas apply also a change that is no longer valid.
-        let state = access.with(&token("missing", 5));
-        assert_eq!(state.state(), access.state());
-    }
-
-    #[test]
-    fn removed_principal_loses_its_tokens() {
-        let access = guarded().with(&AccessChange::RemovePrincipal(name("ci")));
-        assert!(!may(&access, 3, Right::Hold, "jobs/a"));
-        let again = apply(&access, &[principal("ci", &["worker"])]);
-        assert!(!may(&again, 3, Right::Hold, "jobs/a"), "the token does not return with the name");
-    }
-
-    #[test]
-    fn state_and_change_are_bounded() {
-        let long = "p".repeat(200);
-        let many = |count: u32| AccessChange::SetRole {
-            role: name("many"),
-            permissions: (0..count).map(|number| permission(Right::Read, &format!("{long}{number}"))).collect(),
-        };
-        assert_eq!(Access::default().check(&Caller::Program, &many(300)), Ok(()));
-        let refused = Access::default().check(&Caller::Program, &many(400));
-        assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("at most 65536")), "{refused:?}");
-        let mut access = Access::default();
-        let mut roles = 0;
-        let refused = loop {
-            let AccessChange::SetRole { permissions, .. } = many(300) else { panic!("a role") };
-            let change = AccessChange::SetRole { role: name(&format!("role-{roles}")), permissions };
-            match access.check(&Caller::Program, &change) {
-                Ok(()) => access = access.with(&change),
-                Err(refused) => break refused,
-            }
-            roles += 1;
-        };
-        assert!(matches!(&refused, Denied::Refused(why) if why.contains("at most 524288")), "{refused}");
-        assert_eq!(roles, 8, "each has about 61 KB");
-    }
-
-    #[test]
-    fn debug_text_shows_the_id_and_not_the_hash() {
-        let text = format!("{:?}", token("ci", 1));
-        assert!(text.contains(&hash(1).id().to_string()), "{text}");
-        assert!(!text.contains(&format!("{:02x}{:02x}", hash(1).0[30], hash(1).0[31])), "{text}");
-    }
-
-    #[test]
-    fn encoded_changes_are_frozen() {
-        let hex =
-            |change: &AccessChange| codec::encode(change).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        assert_eq!(hex(&AccessChange::Enable(true)), "0001");
-        assert_eq!(hex(&role("r", &[(Right::Hold, "j/")])), "01017201".to_owned() + "01026a2f");
-        assert_eq!(hex(&AccessChange::RemoveRole(name("r"))), "020172");
-        assert_eq!(hex(&principal("p", &["r"])), "03017001".to_owned() + "0172");
-        assert_eq!(hex(&AccessChange::RemovePrincipal(name("p"))), "040170");
-        let added = hex(&AccessChange::AddToken { principal: name("p"), hash: TokenHash([7; 32]), created_wall_ms: 9 });
-        assert_eq!(added, format!("050170{}09", "07".repeat(32)));
-        assert_eq!(hex(&AccessChange::RemoveToken(TokenId(5))), "0605");
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

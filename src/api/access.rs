@@ -73,6 +73,10 @@ pub struct TokenInfo {
     /// The time of its creation.
     #[cfg_attr(feature = "server", schema(value_type = String, format = DateTime))]
     pub created_at: Timestamp,
+    /// When the leader revokes it; absent for a token that does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// Body of `PUT /v1/access/roles/{access}`.
@@ -120,18 +124,15 @@ pub struct CreatedToken {
     pub principal: String,
     /// The secret. The cluster stores only its hash, and never shows it again.
     pub token: String,
+    /// When the leader revokes it; absent for a token that does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
+    pub expires_at: Option<Timestamp>,
 }
 
 impl std::fmt::Debug for CreatedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let CreatedToken { id, principal, .. } = self;
         f.debug_struct("CreatedToken").field("id", id).field("principal", principal).finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "server")]
-impl CreatedToken {
-    pub(crate) fn new(id: String, principal: String, token: String) -> CreatedToken {
-        CreatedToken { id, principal, token }
     }
 }

@@ -1,9 +1,12 @@
 //! `tenure auth`.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use super::ClientArguments;
+use super::duration;
 use super::failure::Failure;
 use super::output::{self, Format};
 use crate::access::{AccessName, Right};
@@ -93,6 +96,9 @@ pub enum TokenCommand {
     /// Create an access token of a principal, and print it; the cluster never shows it again
     Create {
         principal: AccessName,
+        /// Revoke the token after this time, by the wall clock of the leader; without it, the token does not expire
+        #[arg(long, value_parser = duration::parse_token_ttl, value_name = "DURATION")]
+        ttl: Option<Duration>,
         #[command(flatten)]
         client: ClientArguments,
     },
@@ -153,12 +159,16 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         Command::Token(TokenCommand::List { principal, .. }) => {
             return list(&remote.access().await?, principal.as_ref(), format);
         }
-        Command::Token(TokenCommand::Create { principal, .. }) => {
-            let created = remote.create_token(&principal).await?;
+        Command::Token(TokenCommand::Create { principal, ttl, .. }) => {
+            let created = remote.create_token(&principal, ttl).await?;
             return match format {
                 Format::Json => output::json(&created),
                 Format::Table => {
-                    eprintln!("token {} of {principal}: keep it now, the cluster never shows it again", created.id);
+                    let end = created.expires_at.map_or(String::new(), |at| format!(", expires {at}"));
+                    eprintln!(
+                        "token {} of {principal}{end}: keep it now, the cluster never shows it again",
+                        created.id
+                    );
                     output::line(&created.token)
                 }
             };
@@ -177,10 +187,17 @@ struct ListedToken<'a> {
     id: &'a str,
     principal: &'a str,
     created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
 }
 
 fn tokens_of(owner: &Principal) -> impl Iterator<Item = ListedToken<'_>> {
-    owner.tokens.iter().map(|token| ListedToken { id: &token.id, principal: &owner.name, created_at: token.created_at })
+    owner.tokens.iter().map(|token| ListedToken {
+        id: &token.id,
+        principal: &owner.name,
+        created_at: token.created_at,
+        expires_at: token.expires_at,
+    })
 }
 
 /// Prints the tokens of one principal, or of all.
@@ -195,9 +212,11 @@ fn list(state: &AccessControl, principal: Option<&AccessName>, format: Format) -
     match format {
         Format::Json => output::json(&tokens),
         Format::Table => {
-            let row =
-                |token: &ListedToken<'_>| vec![token.id.into(), token.principal.into(), token.created_at.to_string()];
-            output::table(&["TOKEN", "PRINCIPAL", "CREATED"], tokens.iter().map(row))
+            let row = |token: &ListedToken<'_>| {
+                let expires = token.expires_at.map_or("-".to_owned(), |at| at.to_string());
+                vec![token.id.into(), token.principal.into(), token.created_at.to_string(), expires]
+            };
+            output::table(&["TOKEN", "PRINCIPAL", "CREATED", "EXPIRES"], tokens.iter().map(row))
         }
     }
 }
@@ -219,7 +238,8 @@ fn show(state: &AccessControl) -> Result<(), Failure> {
     for principal in &state.principals {
         output::line(&format!("principal {}: roles {}", principal.name, or_none(&principal.roles)))?;
         for token in &principal.tokens {
-            output::line(&format!("  token {}, created {}", token.id, token.created_at))?;
+            let end = token.expires_at.map_or(String::new(), |at| format!(", expires {at}"));
+            output::line(&format!("  token {}, created {}{end}", token.id, token.created_at))?;
         }
     }
     Ok(())

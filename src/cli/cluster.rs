@@ -85,10 +85,10 @@ pub fn show_members(members: &[MemberInfo]) -> Result<(), Failure> {
             member.peer.clone(),
             member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
             member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
-            member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
             member.disk.map_or("-", DiskState::as_str).to_owned(),
+            member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
         ]
     };
-    let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "CERTIFICATE EXPIRES", "DISK"];
+    let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "DISK", "CERTIFICATE EXPIRES"];
     output::table(&columns, members.iter().map(row))
 }

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use crate::api::TtlMs;
 
-/// Maximum duration: 30 days. All limits of requests are below it.
-const MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Maximum duration of a request, in days. All limits of requests are below it.
+const MAX_DAYS: u32 = 30;
+/// Maximum time until an access token expires, in days: 100 years.
+const MAX_TOKEN_DAYS: u32 = 36_525;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum length of the text, in bytes.
 const MAX_BYTES: usize = 32;
 /// Maximum length of a number. With longer ones, humantime can overflow and panic.
@@ -19,10 +22,19 @@ const EXPECTED: &str = "expected a number and a unit (ms, s, m, h or d), for ins
 /// The text is no duration, or the duration is above 30 days or no whole number of milliseconds. The error is a message
 /// for the user.
 pub fn parse(text: &str) -> Result<Duration, String> {
+    parse_within(text, MAX_DAYS)
+}
+
+/// As [`parse`], up to 100 years: the time until an access token expires.
+pub fn parse_token_ttl(text: &str) -> Result<Duration, String> {
+    parse_within(text, MAX_TOKEN_DAYS)
+}
+
+fn parse_within(text: &str, max_days: u32) -> Result<Duration, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("the duration has more than {MAX_BYTES} bytes: {EXPECTED}"));
     }
-    let is_too_long = || format!("{text} is longer than the maximum of 30 days");
+    let is_too_long = || format!("{text} is longer than the maximum of {max_days} days");
     if text.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > MAX_DIGITS) {
         return Err(is_too_long());
     }
@@ -33,7 +45,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         return Err(EXPECTED.to_owned());
     }
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error}: {EXPECTED}"))?;
-    if duration > MAX {
+    if duration > DAY * max_days {
         return Err(is_too_long());
     }
     if !duration.subsec_nanos().is_multiple_of(1_000_000) {
@@ -98,6 +110,12 @@ mod tests {
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn access_tokens_expire_within_100_years() {
+        assert_eq!(parse_token_ttl("36525d"), Ok(DAY * 36_525));
+        assert!(parse_token_ttl("36526d").expect_err("too long").contains("36525 days"));
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Handlers for access control.
 
+use std::time::Duration;
+
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::input::{Body, JsonBody, Routing};
+use super::input::{Body, JsonBody, Params, Routing};
 use super::response::{self, ProblemResponse};
 use crate::access::{AccessChange, AccessName, TokenId};
 use crate::api::{self, Problem};
@@ -135,9 +138,20 @@ pub(super) async fn remove_principal(
     change(&app, &routing, AccessChange::RemovePrincipal(principal)).await
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TokenParams {
+    /// The leader revokes the token after this time, in milliseconds by its wall clock. Without it, the token does not
+    /// expire.
+    #[serde(default)]
+    #[param(required = false, minimum = 1, maximum = 3_155_760_000_000_u64)]
+    ttl_ms: Option<u64>,
+}
+
 /// Creates an access token of a principal. Only this response has the secret.
 #[utoipa::path(post, path = "/v1/access/principals/{access}/tokens", tag = "access",
-    params(("access" = String, Path, description = "The principal's name")),
+    params(("access" = String, Path, description = "The principal's name"), TokenParams),
     responses(
         (status = 200, description = "The token, with its secret", body = api::CreatedToken),
         (status = 404, description = "`not_found`: no such principal", body = Problem, content_type = "application/problem+json"),
@@ -147,8 +161,9 @@ pub(super) async fn create_token(
     State(app): State<App>,
     routing: Routing,
     Named(principal): Named<AccessName>,
+    Params(params): Params<TokenParams>,
 ) -> Result<Response, ProblemResponse> {
-    let (added, created) = service::access::new_token(principal);
+    let (added, created) = service::access::new_token(principal, params.ttl_ms.map(Duration::from_millis))?;
     change(&app, &routing, added).await?;
     Ok(response::json(StatusCode::OK, "application/json", &created))
 }

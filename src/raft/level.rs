@@ -24,8 +24,10 @@ impl FeatureLevel {
     pub const TRACES: FeatureLevel = FeatureLevel(3);
     /// Forwarded requests with the term of the leader.
     pub const REQUEST_TERMS: FeatureLevel = FeatureLevel(4);
+    /// Access tokens that expire.
+    pub const TOKEN_EXPIRY: FeatureLevel = FeatureLevel(5);
     /// The highest level that this build understands.
-    pub const SUPPORTED: FeatureLevel = FeatureLevel::REQUEST_TERMS;
+    pub const SUPPORTED: FeatureLevel = FeatureLevel::TOKEN_EXPIRY;
 
     /// The lowest level at which a cluster can have this entry.
     pub fn of(content: &Content) -> FeatureLevel {
@@ -34,6 +36,7 @@ impl FeatureLevel {
                 FeatureLevel::ACCESS_CONTROL
             }
             Content::Leases(_) | Content::Joined(_) => FeatureLevel::FIRST,
+            Content::Access(change) if change.has_expiry() => FeatureLevel::TOKEN_EXPIRY,
             Content::Access(_) => FeatureLevel::ACCESS_CONTROL,
             Content::Level(level) => *level,
         }

@@ -12,14 +12,16 @@ use super::level::{FeatureLevel, NewerLevel};
 use super::log::{MembershipRecord, PayloadError};
 use super::state_machine::State;
 use super::types::{SnapshotMeta, log_id, position};
-use crate::access::{Access, AccessState};
+use crate::access::{Access, AccessState, TokenId};
 use crate::lease::{BadSnapshot, Rebuild, SnapshotHeader, SnapshotHeaderV1, SnapshotHeaderV2, StoredRecord};
 use crate::storage::codec::{self, DecodeError};
 use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError};
 use crate::types::NodeId;
 
-/// The format that this build writes above the first feature level. It also reads formats 1 to 4.
-const FORMAT: u32 = 5;
+/// The format that this build writes from the feature level of expiring tokens on. It also reads formats 1 to 5.
+const FORMAT: u32 = 6;
+/// The format above the first feature level and below that of expiring tokens.
+const FORMAT_WITHOUT_EXPIRY: u32 = 5;
 /// The format at the first feature level. A node of an older build can read it.
 const FORMAT_OF_FIRST_LEVEL: u32 = 3;
 /// Largest record that this build writes, in bytes. It far exceeds one part of a name.
@@ -44,7 +46,8 @@ pub struct Meta {
     pub membership: MembershipRecord,
 }
 
-/// The header of formats 3 to 5. In format 4, the next record is an [`AccessState`]. In format 5, it is an [`Extension`].
+/// The header of formats 3 to 6. In format 4, the next record is an [`AccessState`]. In format 5, it is an
+/// [`ExtensionV5`]. In format 6, it is an [`Extension`].
 #[derive(Serialize, Deserialize)]
 struct StateHeader {
     format: u32,
@@ -53,9 +56,17 @@ struct StateHeader {
     machine: SnapshotHeader,
 }
 
-/// What format 5 has and the header has not.
+/// The fields of format 6 that the header does not have.
 #[derive(Serialize, Deserialize)]
 struct Extension {
+    level: FeatureLevel,
+    access: AccessState,
+    /// When tokens expire, by the wall clock.
+    expiries: BTreeMap<TokenId, u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ExtensionV5 {
     level: FeatureLevel,
     access: AccessState,
 }
@@ -119,14 +130,23 @@ pub(crate) fn encode(
     mut sink: impl FnMut(&[u8]) -> Result<(), StorageError>,
 ) -> Result<(), SnapshotError> {
     let is_first = view.level == FeatureLevel::FIRST && view.access.is_empty();
-    let format = if is_first { FORMAT_OF_FIRST_LEVEL } else { FORMAT };
+    let format = match view.level {
+        _ if is_first => FORMAT_OF_FIRST_LEVEL,
+        level if level < FeatureLevel::TOKEN_EXPIRY => FORMAT_WITHOUT_EXPIRY,
+        _ => FORMAT,
+    };
     let header =
         StateHeader { format, meta: Meta::of(view), joined: view.joined.clone(), machine: view.machine.header() };
     let mut bytes = Vec::new();
     push(&header, &mut bytes, &mut sink)?;
-    if format == FORMAT {
-        let extension = Extension { level: view.level, access: view.access.state().clone() };
-        push(&extension, &mut bytes, &mut sink)?;
+    let (level, access) = (view.level, view.access.state());
+    match format {
+        FORMAT_OF_FIRST_LEVEL => {}
+        FORMAT_WITHOUT_EXPIRY => push(&ExtensionV5 { level, access: access.clone() }, &mut bytes, &mut sink)?,
+        _ => {
+            let extension = Extension { level, access: access.clone(), expiries: access.expiries().clone() };
+            push(&extension, &mut bytes, &mut sink)?;
+        }
     }
     for record in view.machine.records() {
         push(&record, &mut bytes, &mut sink)?;
@@ -231,7 +251,7 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
             let HeaderV2 { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine.try_into()?)
         }
-        3..=5 => {
+        3..=6 => {
             let StateHeader { meta, joined, machine, .. } = codec::decode(record, MAX_WRITTEN_BYTES)?;
             (meta, joined, machine)
         }
@@ -246,11 +266,17 @@ fn read_header(record: &[u8], checks_only: bool) -> Result<PartialState, Snapsho
 }
 
 fn read_extension(format: u8, record: &[u8]) -> Result<(FeatureLevel, Access), SnapshotError> {
-    if u32::from(format) < FORMAT {
+    if u32::from(format) < FORMAT_WITHOUT_EXPIRY {
         let access: AccessState = codec::decode(record, MAX_WRITTEN_BYTES)?;
         return Ok((FeatureLevel::ACCESS_CONTROL, access.into()));
     }
-    let Extension { level, access } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+    let (level, access) = if u32::from(format) == FORMAT_WITHOUT_EXPIRY {
+        let ExtensionV5 { level, access } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+        (level, access)
+    } else {
+        let Extension { level, access, expiries } = codec::decode(record, MAX_WRITTEN_BYTES)?;
+        (level, access.with_expiries(expiries))
+    };
     level.check(FeatureLevel::SUPPORTED)?;
     Ok((level, access.into()))
 }
@@ -291,7 +317,7 @@ impl From<SnapshotError> for std::io::Error {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
-    use crate::access::AccessChange;
+    use crate::access::{AccessChange, AccessName, AccessToken, TokenHash};
     use crate::lease::snapshot::old;
     use crate::lease::{Acquire, Batch, Command, HolderLease, Machine, Outcome, PART_BYTES, Stamp};
     use crate::sim::MemoryStorage;
@@ -406,8 +432,8 @@ mod tests {
         let mut reader = SnapshotReader::default();
         let refused = reader.push(&(MAX_RECORD_BYTES as u32 + 1).to_be_bytes()).expect_err("too long");
         assert!(matches!(refused, SnapshotError::RecordTooLong { max: MAX_RECORD_BYTES, .. }), "{refused}");
-        let unread = SnapshotReader::default().push(&[0, 0, 0, 1, 6]).expect_err("format 6");
-        assert!(matches!(unread, SnapshotError::Format { found: 6 }));
+        let unread = SnapshotReader::default().push(&[0, 0, 0, 1, 7]).expect_err("format 7");
+        assert!(matches!(unread, SnapshotError::Format { found: 7 }));
     }
 
     #[test]
@@ -454,18 +480,40 @@ mod tests {
         state.access = state.access.with(&AccessChange::Enable(true));
         let (bytes, hex) = encoded(&state);
         let header = "0000002405000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
-        assert_eq!(hex, format!("{header}0000000404010000"));
-        let whole = read(&bytes).expect("format 5");
+        let header = header.replacen("2405", "2406", 1);
+        assert_eq!(hex, format!("{header}000000050501000000"));
+        let whole = read(&bytes).expect("format 6");
         assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::SUPPORTED));
-        assert!(matches!(read(&bytes[..bytes.len() - 8]), Err(SnapshotError::Truncated)));
+        assert!(matches!(read(&bytes[..bytes.len() - 9]), Err(SnapshotError::Truncated)));
         let mut newer = bytes.clone();
-        newer[44] = 5;
+        newer[44] = 6;
         let refused = read(&newer).err().expect("a newer release wrote it").to_string();
-        assert!(refused.contains("the cluster has feature level 5; this program supports levels up to 4"), "{refused}");
+        assert!(refused.contains("the cluster has feature level 6; this program supports levels up to 5"), "{refused}");
+        // A cluster with members that do not know expiring tokens.
+        state.level = FeatureLevel::REQUEST_TERMS;
+        let (without_expiry, hex) = encoded(&state);
+        assert_eq!(hex, format!("{}0000000404010000", header.replacen("2406", "2405", 1)));
+        let whole = read(&without_expiry).expect("format 5");
+        assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::REQUEST_TERMS));
         // Format 4 had access control, and no feature level.
         let old = [&bytes[..4], &[4], &bytes[5..40], &[0, 0, 0, 3, 1, 0, 0]].concat();
         let old = read(&old).expect("format 4");
         assert_eq!((old.access.state(), old.level), (state.access.state(), FeatureLevel::ACCESS_CONTROL));
+    }
+
+    #[test]
+    fn expiries_of_tokens_are_part_of_the_snapshot() {
+        let name = AccessName::new("p").expect("valid");
+        let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
+        let changes = [
+            AccessChange::SetPrincipal { principal: name.clone(), roles: Default::default() },
+            AccessChange::AddExpiringToken { principal: name, hash, created_wall_ms: 7, expires_wall_ms: 9 },
+        ];
+        let mut state = State { level: FeatureLevel::SUPPORTED, ..state_of(Machine::new()) };
+        state.access = changes.iter().fold(state.access, |access, change| access.with(change));
+        let read = read(&encoded(&state).0).expect("whole");
+        assert_eq!(read.access.state(), state.access.state());
+        assert_eq!((read.access.expired(8).len(), read.access.expired(9).len()), (0, 1));
     }
 
     #[test]

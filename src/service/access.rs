@@ -1,6 +1,7 @@
 //! Access control: the operations of an embedded node, and the mapping to the types of the API.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::local::answered;
 use super::{invalid, unexpected};
@@ -12,6 +13,9 @@ use crate::node::{Answer, Forward, Node, Request};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::MAX_NAME_BYTES;
+
+/// The longest time until an access token expires: 100 years of 365.25 days.
+const MAX_TOKEN_TTL_MS: u64 = 3_155_760_000_000;
 
 /// The same operations as those of [`Remote`](crate::client::Remote). The program that embeds the node has all rights.
 impl<S: Storage, T: Transport> Node<S, T> {
@@ -55,7 +59,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// let admin = AccessName::new("admin")?;
     /// node.set_role(&admin, &[Permission::new(Right::Admin, "")]).await?;
     /// node.set_principal(&admin, &[admin.clone()]).await?;
-    /// let token = node.create_token(&admin).await?;
+    /// let token = node.create_token(&admin, None).await?;
     /// node.enable_access(true).await?;
     /// # Ok(())
     /// # }
@@ -130,16 +134,19 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Creates an access token of a principal. Only this answer has its secret. After an unknown outcome, the token may
     /// exist: [`access`](Self::access) shows its id.
     ///
+    /// The leader revokes the token when `ttl` has passed by its wall clock. Without `ttl`, the token stays until you
+    /// revoke it.
+    ///
     /// # Errors
     ///
-    /// As of [`access`](Self::access).
+    /// As of [`access`](Self::access), and `invalid` for a `ttl` of zero or above 100 years.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the cluster may still create the token, but its secret is lost. Find the token with
     /// [`access`](Self::access), and revoke it.
-    pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
-        let (change, created) = new_token(principal.clone());
+    pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
+        let (change, created) = new_token(principal.clone(), ttl).map_err(CallError::Refused)?;
         self.change_access(change).await.map(|_| created)
     }
 
@@ -174,16 +181,38 @@ pub(crate) fn permission(api::Permission { right, prefix }: api::Permission) -> 
 }
 
 /// A random access token: the change that adds its hash, and the answer with its secret.
-pub(crate) fn new_token(principal: AccessName) -> (AccessChange, CreatedToken) {
+pub(crate) fn new_token(
+    principal: AccessName,
+    ttl: Option<Duration>,
+) -> Result<(AccessChange, CreatedToken), Box<Problem>> {
+    let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    if ttl_ms.is_some_and(|ttl_ms| !(1..=MAX_TOKEN_TTL_MS).contains(&ttl_ms)) {
+        return Err(invalid("ttl_ms: an access token expires after 1 ms to 100 years"));
+    }
     let token = AccessToken::from_secret(rand::random());
     let hash = TokenHash::of(&token);
-    let created = CreatedToken::new(hash.id().to_string(), principal.clone().into(), token.expose().to_owned());
-    (AccessChange::AddToken { principal, hash, created_wall_ms: SystemClock.wall_ms() }, created)
+    let created_wall_ms = SystemClock.wall_ms();
+    let expires_wall_ms = ttl_ms.map(|ttl_ms| created_wall_ms.saturating_add(ttl_ms));
+    let created = CreatedToken {
+        id: hash.id().to_string(),
+        principal: principal.clone().into(),
+        token: token.expose().to_owned(),
+        expires_at: expires_wall_ms.map(Timestamp::from_millis),
+    };
+    let change = match expires_wall_ms {
+        Some(expires_wall_ms) => AccessChange::AddExpiringToken { principal, hash, created_wall_ms, expires_wall_ms },
+        None => AccessChange::AddToken { principal, hash, created_wall_ms },
+    };
+    Ok((change, created))
 }
 
 /// Converts the state of access control.
 pub(crate) fn view(answer: Answer) -> Result<AccessControl, Box<Problem>> {
-    let Answer::Access(view) = answer else { return Err(unexpected(&answer)) };
+    let (view, expiries) = match answer {
+        Answer::Access(view) => (view, BTreeMap::new()),
+        Answer::AccessWithExpiries { view, expiries } => (view, expiries),
+        answer => return Err(unexpected(&answer)),
+    };
     let permission = |access::PrefixRight { right, prefix }| api::Permission { right, prefix };
     let role = |(name, permissions): (AccessName, BTreeSet<access::PrefixRight>)| api::RoleDefinition {
         name: name.into(),
@@ -192,6 +221,7 @@ pub(crate) fn view(answer: Answer) -> Result<AccessControl, Box<Problem>> {
     let token = |token: access::TokenView| api::TokenInfo {
         id: token.id.to_string(),
         created_at: Timestamp::from_millis(token.created_wall_ms),
+        expires_at: expiries.get(&token.id).copied().map(Timestamp::from_millis),
     };
     let principal = |(name, principal): (AccessName, access::PrincipalView)| api::Principal {
         name: name.into(),

@@ -27,10 +27,10 @@ async fn embedded_node_changes_access_control() {
     follower.set_role(&named("worker"), &hold("jobs/")).await.expect("created at a follower");
     assert_eq!(code(follower.set_role(&named("worker"), &hold("jobs *")).await), Code::Invalid);
     assert_eq!(code(leader.set_principal(&named("ci"), &[named("absent")]).await), Code::NotFound);
-    assert_eq!(code(leader.create_token(&named("ci")).await), Code::NotFound);
+    assert_eq!(code(leader.create_token(&named("ci"), None).await), Code::NotFound);
     leader.set_principal(&named("ci"), &[named("worker")]).await.expect("created");
     assert_eq!(code(leader.remove_role(&named("worker")).await), Code::AccessRefused, "a principal has it");
-    let created = follower.create_token(&named("ci")).await.expect("created");
+    let created = follower.create_token(&named("ci"), None).await.expect("created");
     assert!(created.token.starts_with("tenure_"), "the secret");
     leader.enable_access(true).await.expect("a program needs no administrator");
 

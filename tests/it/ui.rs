@@ -86,7 +86,7 @@ async fn page_needs_no_token_with_access_control() {
     let admin = [Permission::new(Right::Admin, "")];
     served.node.set_role(&name("admin"), &admin).await.expect("created");
     served.node.set_principal(&name("root"), &[name("admin")]).await.expect("created");
-    served.node.create_token(&name("root")).await.expect("created");
+    served.node.create_token(&name("root"), None).await.expect("created");
     served.node.enable_access(true).await.expect("on");
     assert_eq!(get(&served, "/v1/cluster").await.status(), StatusCode::UNAUTHORIZED);
     for path in ["/ui", "/ui/main.js"] {

@@ -16,9 +16,9 @@ use crate::steady::strict;
 strict!(saved_directories_are_read_and_upgraded, saved_backups_are_read_and_restored);
 
 /// The saved formats. Formats 1 to 4 have the feature level of their number and their log in sled. Format 5 has the
-/// feature level 4 and a log of segments.
-const FORMATS: [u32; 5] = [1, 2, 3, 4, 5];
-const NEWEST_LEVEL: u32 = 4;
+/// feature level 4 and a log of segments. Format 6 has the feature level 5 and an access token that expires.
+const FORMATS: [u32; 6] = [1, 2, 3, 4, 5, 6];
+const NEWEST_LEVEL: u32 = 5;
 /// The leases that all saved formats hold, with the number of their holders.
 const HELD: [(&str, usize); 3] = [("held", 1), ("pool", 2), ("last", 1)];
 
@@ -118,6 +118,11 @@ async fn saved_directories_are_read_and_upgraded() {
             let owned = single.json(&["lease", "get", "owned"]).await["token"].to_string();
             let foreign = single.run(&["lease", "release", "owned", "--holder", "one", "--token", &owned]).await;
             assert!(foreign.is_err(), "format {format}: a lease of another principal");
+        }
+        if format >= 2 {
+            let tokens = single.json(&["auth", "token", "list"]).await;
+            let expire = tokens.as_array().expect("an array").iter().filter(|token| !token["expires_at"].is_null());
+            assert_eq!(expire.count(), usize::from(format >= 6), "format {format}: {tokens}");
         }
         let begun = Instant::now();
         while single.json(&["cluster", "status"]).await["feature_level"] != NEWEST_LEVEL {

@@ -24,6 +24,7 @@ mod slow;
 #[path = "../support/steady.rs"]
 mod steady;
 
+mod access_tokens;
 mod addresses;
 mod audit;
 mod auth;

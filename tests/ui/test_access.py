@@ -31,8 +31,8 @@ class Guarded(cluster.Cluster):
     def call(self, method, path, body=None):
         return cluster.request(self.url, method, path, body, self.root)
 
-    def create_token(self, principal):
-        return self.call("POST", f"/v1/access/principals/{principal}/tokens", {})
+    def create_token(self, principal, query=""):
+        return self.call("POST", f"/v1/access/principals/{principal}/tokens{query}", {})
 
 
 class ThreeGuarded(cluster.Cluster):
@@ -173,6 +173,13 @@ class Access(PageTest):
         self.sign_in(created["token"])
         self.wait_row("other/b", "Active")
         self.cluster.call("DELETE", f"/v1/access/tokens/{created['id']}")
+        self.wait_text("#login-error", "You are signed out")
+        self.assertFalse(self.find("#board").is_displayed())
+        self.assertEqual(self.script("return sessionStorage.length"), 0)
+
+    def test_expired_token_returns_to_the_form(self):
+        self.sign_in(self.cluster.create_token("reader", "?ttl_ms=4000")["token"])
+        self.wait_row("other/b", "Active")
         self.wait_text("#login-error", "You are signed out")
         self.assertFalse(self.find("#board").is_displayed())
         self.assertEqual(self.script("return sessionStorage.length"), 0)

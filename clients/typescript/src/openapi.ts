@@ -107,6 +107,11 @@ export interface components {
         Code: "invalid" | "unauthenticated" | "forbidden" | "not_found" | "method_not_allowed" | "body_timeout" | "held" | "lock_delay" | "wait_timeout" | "wait_abandoned" | "limit_differs" | "should_not_hold" | "not_drained" | "lost" | "metadata_changed" | "no_such_waiter" | "change_in_progress" | "member_refused" | "member_lags" | "access_refused" | "compacted" | "too_large" | "unsupported_media_type" | "queue_full" | "lease_full" | "too_many_leases" | "too_busy" | "not_leader" | "lagged" | "internal" | "unsupported" | "no_leader" | "not_ready" | "failed" | "shutting_down" | "outcome_unknown" | (string & {});
         /** @description Response to the creation of an access token. */
         CreatedToken: {
+            /**
+             * Format: date-time
+             * @description When the leader revokes it; absent for a token that does not expire.
+             */
+            expires_at?: string | null;
             /** @description The public id. */
             id: string;
             /** @description The principal of the token. */
@@ -599,6 +604,11 @@ export interface components {
              * @description The time of its creation.
              */
             created_at: string;
+            /**
+             * Format: date-time
+             * @description When the leader revokes it; absent for a token that does not expire.
+             */
+            expires_at?: string | null;
             /** @description The public id: 16 hexadecimal digits. */
             id: string;
         };

@@ -1,5 +1,7 @@
 //! Changes of access control.
 
+use std::time::Duration;
+
 use reqwest::Method;
 
 use super::Remote;
@@ -76,11 +78,15 @@ impl Remote {
     /// Creates an access token of a principal. The cluster shows its secret only here. After an unknown outcome, the token
     /// may exist: [`access`](Self::access) shows its id.
     ///
+    /// The leader revokes the token when `ttl` has passed by its wall clock. Without `ttl`, the token stays until you
+    /// revoke it.
+    ///
     /// # Errors
     ///
     /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
-    pub async fn create_token(&self, principal: &AccessName) -> Result<CreatedToken, CallError> {
-        let path = format!("v1/access/principals/{principal}/tokens");
+    pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
+        let query = ttl.map(|ttl| format!("?ttl_ms={}", ttl.as_millis())).unwrap_or_default();
+        let path = format!("v1/access/principals/{principal}/tokens{query}");
         self.send(self.call(Method::POST, path, RetryPolicy::Never)).await
     }
 

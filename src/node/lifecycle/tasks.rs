@@ -47,6 +47,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         lifecycle.spawn(self.clone().leave_queues(left));
         lifecycle.spawn(self.clone().notice_failure());
         lifecycle.spawn(self.clone().notice_stall());
+        lifecycle.spawn(self.clone().expire_tokens());
         lifecycle.spawn(self.clone().record_leaders());
         lifecycle.spawn(self.clone().update_gauges());
         if let Some(schedule) = config.backup.clone() {

@@ -10,12 +10,13 @@ pub(crate) mod read;
 pub(crate) mod route;
 pub(in crate::node) mod wait;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::access::{AccessChange, AccessView, Denied, Need};
+use crate::access::{AccessChange, AccessView, Denied, Need, TokenId};
 use crate::lease::{Acquire, Command, Explanation, HolderLease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
 use crate::node::request::propose::Class;
@@ -134,6 +135,12 @@ pub enum Answer {
     },
     /// The state of access control, after a change if the request was one.
     Access(AccessView),
+    /// The same, while any token expires.
+    AccessWithExpiries {
+        view: AccessView,
+        /// When tokens expire, by the wall clock in milliseconds since 1970.
+        expiries: BTreeMap<TokenId, u64>,
+    },
 }
 
 /// The node that answered, and the state that the answer reflects.

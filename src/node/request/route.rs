@@ -33,6 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 const WAIT_SLACK: Duration = Duration::from_secs(5);
 /// How long after the leaderless time a node checks again whether its leader is silent.
 const SILENCE_SLACK: Duration = Duration::from_millis(2);
+/// How often the leader looks for expired access tokens.
+const TOKEN_EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether a follower forwards a request to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -319,7 +321,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             Request::Transfer(to) => self.transfer(leader_term, to).await?,
             Request::Access => {
                 self.confirm_leadership(leader_term).boxed().await?;
-                Answer::Access(self.access().view())
+                access_answer(&self.access())
             }
             Request::ChangeAccess(change) => self.change_access(leader_term, caller, change).boxed().await?,
         };
@@ -345,6 +347,22 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         self.raft.replica().read(|state| state.access.clone())
     }
 
+    /// While this node leads, removes the access tokens that have expired by its wall clock.
+    pub(in crate::node) async fn expire_tokens(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(TOKEN_EXPIRY_INTERVAL).await;
+            let Some(leader_term) = self.requests.clock.leader_term() else { continue };
+            let (_, wall_ms) = self.requests.clock.reading();
+            for id in self.access().expired(wall_ms) {
+                let removed = self.change_access(&leader_term, &Caller::Program, AccessChange::RemoveToken(id)).await;
+                match removed {
+                    Ok(_) => tracing::info!(%id, "an access token has expired"),
+                    Err(error) => tracing::debug!(%id, ?error, "the expired access token is not removed yet"),
+                }
+            }
+        }
+    }
+
     /// Changes access control as the leader of a term. One change is made at a time, so each is checked against the
     /// state that it changes.
     async fn change_access(
@@ -357,7 +375,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let made = tokio::time::timeout(timeout, async {
             let _one_at_a_time = self.requests.access_changes.lock().await;
             let refused = |denied| ProposeError::Refused(RequestError::Denied(denied));
-            let required = self.require_level(leader_term.term, FeatureLevel::ACCESS_CONTROL).await;
+            let has_expiry = change.has_expiry();
+            let level = if has_expiry { FeatureLevel::TOKEN_EXPIRY } else { FeatureLevel::ACCESS_CONTROL };
+            let required = self.require_level(leader_term.term, level).await;
             required.map_err(|reason| refused(Denied::Refused(reason)))?;
             if self.access().check(caller, &change).is_err() {
                 // A node that no longer leads has an old state. It must not refuse a change because of it.
@@ -367,7 +387,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             self.raft.propose(leader_term.term, Proposal::access(&change)).await.map_err(ProposeError::from)
         });
         let unknown = |_| Err(ProposeError::Unknown(format!("not committed within {timeout:?}")));
-        made.await.unwrap_or_else(unknown).map(|_| Answer::Access(self.access().view()))
+        made.await.unwrap_or_else(unknown).map(|_| access_answer(&self.access()))
     }
 
     async fn acquire(
@@ -512,4 +532,13 @@ pub(in crate::node) fn owned(principal: Option<AccessName>, command: Command) ->
 
 fn is_unauthenticated(done: &Result<Response, RequestError>) -> bool {
     matches!(done, Err(RequestError::Denied(Denied::Unauthenticated(_))))
+}
+
+/// Without expiring tokens, members of all releases can read the answer.
+fn access_answer(access: &Access) -> Answer {
+    let (view, expiries) = (access.view(), access.state().expiries());
+    if expiries.is_empty() {
+        return Answer::Access(view);
+    }
+    Answer::AccessWithExpiries { view, expiries: expiries.clone() }
 }

@@ -129,6 +129,40 @@ async fn revoked_token_reads_nowhere_after_one_heartbeat() {
     cluster.shutdown().await;
 }
 
+/// The leader removes the token, so it ends on each node.
+#[tokio::test(start_paused = true)]
+async fn expired_token_reads_nowhere_after_its_ttl() {
+    const TTL: Duration = Duration::from_secs(60);
+    let (mut cluster, leader, others) = start_guarded().await;
+    let (_, wall_ms) = cluster.node(leader).inner.requests.clock.reading();
+    let expires_wall_ms = wall_ms + TTL.as_millis() as u64;
+    let added = AccessChange::AddExpiringToken {
+        principal: name("worker"),
+        hash: hash(2),
+        created_wall_ms: wall_ms,
+        expires_wall_ms,
+    };
+    let answer = change(cluster.node(others[0]), added).await.expect("made").answer;
+    let Answer::AccessWithExpiries { expiries, .. } = answer else { panic!("{answer:?}") };
+    assert_eq!(expiries.into_values().collect::<Vec<_>>(), [expires_wall_ms]);
+    // A later leader and a restarted node know the expiry.
+    cluster.crash(leader).await;
+    cluster.restart(leader).await;
+    tokio::time::sleep(TTL - Duration::from_secs(2)).await;
+    let caller = Caller::Token(hash(2));
+    for id in cluster.ids() {
+        cluster.node(id).request_of(&caller, stale_read(), Forward::Once).await.expect("its ttl has not passed");
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for id in cluster.ids() {
+        let read = cluster.node(id).request_of(&caller, stale_read(), Forward::Once).await;
+        assert!(is_unauthenticated(&read), "node {id}: {read:?}");
+        let other = cluster.node(id).request_of(&Caller::Token(hash(1)), stale_read(), Forward::Once).await;
+        other.expect("this token does not expire");
+    }
+    cluster.shutdown().await;
+}
+
 /// A place in the queue is of a holder, and not of a token. The next waiter gets the lease when the ttl of the grant ends.
 #[tokio::test(start_paused = true)]
 async fn waiter_with_a_revoked_token_keeps_its_place() {

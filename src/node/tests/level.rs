@@ -1,7 +1,7 @@
 //! Clusters with members of two releases.
 
 use super::*;
-use crate::access::{AccessChange, Denied};
+use crate::access::{AccessChange, AccessName, AccessToken, Denied, TokenHash};
 use crate::raft::FeatureLevel;
 use crate::testing::Cut;
 
@@ -19,6 +19,13 @@ async fn start_mixed(older: &[NodeId]) -> Cluster {
 async fn enable(node: &TestNode) -> Result<(), RequestError> {
     let request = Request::ChangeAccess(AccessChange::Enable(true));
     node.request_of(&Caller::Program, request, Forward::Once).await.map(drop)
+}
+
+async fn add_expiring_token(node: &TestNode) -> Result<(), RequestError> {
+    let principal = AccessName::new("p").expect("valid");
+    let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
+    let change = AccessChange::AddExpiringToken { principal, hash, created_wall_ms: 0, expires_wall_ms: 1 };
+    node.request_of(&Caller::Program, Request::ChangeAccess(change), Forward::Once).await.map(drop)
 }
 
 fn refusal(result: Result<(), RequestError>) -> String {
@@ -53,6 +60,8 @@ async fn level_rises_when_the_last_member_is_upgraded() {
     let refused = refusal(enable(cluster.node(1)).await);
     let expected = "this needs feature level 2, and the cluster has level 1: node ";
     assert!(refused.starts_with(expected) && refused.ends_with("supports only level 1: upgrade it"), "{refused}");
+    let refused = refusal(add_expiring_token(cluster.node(1)).await);
+    assert!(refused.starts_with("this needs feature level 5, and the cluster has level 1: node "), "{refused}");
     for id in [2, 3] {
         assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST, "node {id} is not upgraded yet");
         cluster.cut_power(id, Cut::Keep(usize::MAX)).expect("it runs").await;
@@ -107,6 +116,6 @@ async fn downgraded_member_fails_with_the_reason() {
         Err(error) => std::error::Error::source(&error).expect("Raft has the reason").to_string(),
         Ok(node) => node.wait_failed().await.to_string(),
     };
-    assert!(why.contains("the cluster has feature level 4; this program supports levels up to 1"), "{why}");
+    assert!(why.contains("the cluster has feature level 5; this program supports levels up to 1"), "{why}");
     cluster.shutdown().await;
 }

@@ -34,7 +34,7 @@ async fn create_principal(admin: &Remote, name: &str, right: Right) -> Result<St
         tokio::time::sleep(POLL).await;
     }
     admin.set_principal(&name, std::slice::from_ref(&name)).await?;
-    Ok(admin.create_token(&name).await?.token)
+    Ok(admin.create_token(&name, None).await?.token)
 }
 
 pub async fn tls_and_access_token(case: &Case) {

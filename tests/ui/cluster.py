@@ -139,11 +139,13 @@ def acquire(url, name, holder, ttl_ms=600_000, token=None, **more):
 
 def acquire_many(url, names, holder, ttl_ms, lanes=32):
     """Acquires many leases over a few connections."""
-    host, port = url.removeprefix("http://").split(":")
+    scheme, address = url.split("://")
+    host, port = address.split(":")
+    tls = ssl._create_unverified_context() if scheme == "https" else None
     body = json.dumps({"holder": holder, "ttl_ms": ttl_ms}).encode()
 
     async def lane(own):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
         for name in own:
             head = f"POST /v1/leases/{name.replace('/', '%2F')}/acquire HTTP/1.1\r\nhost: {host}\r\n"
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"

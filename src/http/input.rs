@@ -408,14 +408,14 @@ mod tests {
         use tokio_util::sync::CancellationToken;
         use tower::Service;
 
-        use crate::http::{NodeRef, Settings, app};
+        use crate::http::{NodeRef, Settings, routes};
 
         const NOT_ANNOUNCED: &str = "";
         const LARGE: &str = "2097153";
         let mut settings = Settings::new(1);
         settings.limits.body_budget_mib = 4;
         let body_timeout = settings.body_timeout;
-        let mut router = app::standalone_router(App::new(NodeRef::empty(), settings, CancellationToken::new()));
+        let mut router = routes::standalone_router(App::new(NodeRef::empty(), settings, CancellationToken::new()));
         let mut send = |announced: &str, expects: bool, bytes: usize| {
             let part = stream::iter([Ok::<Bytes, std::io::Error>(vec![b' '; bytes].into())]);
             let body = HttpBody::from_stream(part.chain(stream::pending()));

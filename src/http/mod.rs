@@ -7,7 +7,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `serve` | connections: limit, timeouts, shutdown |
-//! | `app` | the settings, the reference to the node, and the route table |
+//! | `app` | the settings, the reference to the node, and the state of all handlers |
+//! | `routes` | the route table |
 //! | `openapi` | the OpenAPI document |
 //! | `admission` | concurrency limits and overload errors |
 //! | `observe` | the node header and the request metrics |
@@ -34,6 +35,7 @@ mod observe;
 mod openapi;
 pub(crate) mod reads;
 pub(crate) mod response;
+mod routes;
 mod serve;
 mod status;
 mod ui;
@@ -47,7 +49,7 @@ pub use serve::serve;
 /// All routes, without a node. Invalid requests get their usual problem; valid requests get `not_ready`.
 #[cfg(feature = "testing")]
 pub(crate) fn router_without_a_node() -> axum::Router {
-    app::standalone_router(app::App::new(
+    routes::standalone_router(app::App::new(
         NodeRef::empty(),
         Settings::new(1),
         tokio_util::sync::CancellationToken::new(),

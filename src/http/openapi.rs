@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::app;
+use super::routes;
 use crate::api;
 use crate::types::{MAX_ACCESS_NAME_BYTES, MAX_NAME_BYTES};
 
@@ -125,7 +125,7 @@ fn token_pattern() -> String {
 
 /// The OpenAPI document, as JSON.
 pub fn document() -> String {
-    let mut document = serde_json::to_value(app::all_routes().into_openapi()).expect("the document has string keys");
+    let mut document = serde_json::to_value(routes::all_routes().into_openapi()).expect("the document has string keys");
     for (path, methods) in document["paths"].as_object_mut().expect("the document has paths") {
         for operation in methods.as_object_mut().expect("a path has methods").values_mut() {
             complete(path, operation);

@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use super::app::{App, Settings, standalone_router};
+use super::app::{App, Settings};
 use super::auth::Peer;
+use super::routes::standalone_router;
 use super::{NodeRef, observe};
 use crate::api::{Code, NODE_HEADER, Problem};
 use crate::tls::{NodeTls, Stream};

@@ -15,7 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::plain_http::send;
 use crate::postgres::PostgresServer;
-use crate::{Done, number};
+use crate::worker::CRASHED;
+use crate::{Done, database, number};
+
+const UNPROCESSED: &str = "SELECT count(*) FROM tasks WHERE processed_at IS NULL";
+const COUNTS: &str = "SELECT (SELECT count(*) FROM tasks), count(*), count(DISTINCT task) FROM completions";
+
+const POLL: Duration = Duration::from_millis(50);
+/// The time for the rest of the tasks.
+const REST: Duration = Duration::from_secs(60);
 
 /// A process of the example. Dropping it kills the process.
 struct Part(Child);
@@ -28,8 +36,10 @@ impl Drop for Part {
 }
 
 impl Part {
+    /// Call it from the main thread: the process ends with the thread that starts it.
     fn start(arguments: &[&str], variables: &[(&str, String)]) -> Done<Part> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(std::env::current_exe()?);
         command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         let output = if arguments[0] == "worker" { Stdio::inherit() } else { Stdio::piped() };
         Ok(Part(command.stdout(output).spawn()?))
@@ -40,6 +50,29 @@ impl Part {
         let mut line = String::new();
         BufReader::new(self.0.stdout.take().ok_or("the output is a pipe")?).read_line(&mut line)?;
         Ok(line.split_whitespace().last().ok_or("the process ended early")?.to_owned())
+    }
+}
+
+/// The workers, and the number of their crashes.
+struct Workers<'a> {
+    arguments: &'a [&'a str],
+    variables: &'a [(&'a str, String)],
+    parts: Vec<Part>,
+    crashes: usize,
+}
+
+impl Workers<'_> {
+    /// Starts each worker again that has ended.
+    async fn keep_running(&mut self) -> Done {
+        loop {
+            for part in &mut self.parts {
+                if let Some(status) = part.0.try_wait()? {
+                    self.crashes += usize::from(status.code() == Some(CRASHED));
+                    *part = Part::start(self.arguments, self.variables)?;
+                }
+            }
+            sleep(POLL).await;
+        }
     }
 }
 
@@ -84,31 +117,43 @@ pub async fn run() -> Done {
     }
     let mut arguments = vec!["worker"];
     arguments.extend(services.iter().map(String::as_str));
-    for _ in 0..4 {
-        parts.push(Part::start(&arguments, &variables)?);
-    }
+    let started: Done<Vec<Part>> = (0..4).map(|_| Part::start(&arguments, &variables)).collect();
+    let mut workers = Workers { arguments: &arguments, variables: &variables, parts: started?, crashes: 0 };
     println!("services: {services:?}, generators: {generators:?}");
     let ask = async |generator: &str, action: &str| loop {
         match send(generator, "POST", &format!("/api/generator/{action}"), &Value::Null).await {
             Ok((200, answer)) => break answer,
             // No instance holds the lease yet.
-            _ => sleep(Duration::from_millis(50)).await,
+            _ => sleep(POLL).await,
         }
     };
     println!("start: {}", ask(&generators[0], "start").await);
     tokio::select! {
         () = sleep(Duration::from_secs(number("EXAMPLE_SECONDS", 10))) => {}
         pressed = tokio::signal::ctrl_c() => pressed?,
+        ended = workers.keep_running() => ended?,
     }
     for generator in &generators {
         println!("stop at {generator}: {}", ask(generator, "stop").await);
     }
-    let all = async |path: &str| -> Done<usize> {
-        let (_, tasks) = send(&services[0], "GET", path, &Value::Null).await?;
-        Ok(tasks.as_array().map_or(0, Vec::len))
+    let database = match &own {
+        Some(server) => server.connect().await,
+        None => database::connect().await?,
     };
-    let (processed, tasks) = (all("/api/tasks/processed").await?, all("/api/tasks").await?);
-    println!("{processed} of {tasks} tasks are processed");
+    let rest = async {
+        while database.query_one(UNPROCESSED, &[]).await?.try_get::<_, i64>(0)? > 0 {
+            sleep(POLL).await;
+        }
+        Done::Ok(())
+    };
+    tokio::select! {
+        ended = tokio::time::timeout(REST, rest) => ended.map_err(|_| "tasks are left")??,
+        ended = workers.keep_running() => ended?,
+    }
+    let row = database.query_one(COUNTS, &[]).await?;
+    let count = |column: usize| row.try_get::<_, i64>(column);
+    println!("{} tasks, {} completions of {} tasks; {} crashes", count(0)?, count(1)?, count(2)?, workers.crashes);
+    drop(workers);
     drop(parts);
     if let Some(node) = cluster.node {
         node.shutdown().await;

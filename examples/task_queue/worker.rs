@@ -10,6 +10,8 @@ use crate::{Done, number, ttl};
 
 /// The pause if there is no task or no service.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The exit code of a crash. Another process starts the worker again.
+pub const CRASHED: i32 = 70;
 
 pub async fn run(services: &[&str]) -> Done {
     let worker = Worker { services, processor: format!("worker-{}", std::process::id()) };
@@ -25,9 +27,12 @@ pub async fn run(services: &[&str]) -> Done {
         let id = task["id"].as_i64().ok_or("the task has no id")?;
         if chance(crashes) {
             println!("{}: crashes during task {id}", worker.processor);
-            continue;
+            std::process::exit(CRASHED);
         }
         let spike = chance(spikes);
+        if spike {
+            println!("{}: latency spike during task {id}", worker.processor);
+        }
         match worker.process(&task, id, spike).await {
             Some((status, _)) => println!("{}: task {id}: {status}", worker.processor),
             None => println!("{}: abandons task {id}, its lease has expired", worker.processor),

@@ -1,5 +1,7 @@
 //! Elections and groups on the fake cluster.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
@@ -33,6 +35,30 @@ async fn resignation_waits_for_the_work_for_its_drain_time() {
     assert!(matches!(&refused, Err(ResignError::Call(error)) if code(error) == Some(Code::NotDrained)), "{refused:?}");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert!(cluster.manager().try_acquire("leader").await.expect("an answer").is_none(), "the work goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn resignation_comes_after_the_end_of_the_work() {
+    let cluster = FakeCluster::new();
+    let leadership = Arc::new(candidate(&cluster.manager(), ElectionOptions::new()).campaign().await.expect("elected"));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (done, leader) = (ended.clone(), Arc::downgrade(&leadership));
+    let work = leadership.before_resign(move || {
+        let (done, leader) = (done.clone(), leader.clone());
+        async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let still_leads = leader.upgrade().is_some_and(|leadership| leadership.is_leader());
+            done.store(still_leads, Ordering::SeqCst);
+        }
+    });
+    let other = cluster.manager();
+    let successor = async {
+        let _leadership = candidate(&other, ElectionOptions::new()).campaign().await.expect("elected");
+        ended.load(Ordering::SeqCst)
+    };
+    let (resigned, work_had_ended) = tokio::join!(leadership.resign(), successor);
+    assert_eq!((resigned, work_had_ended), (Ok(true), true), "the work ended while its leader led");
+    drop(work);
 }
 
 #[tokio::test(start_paused = true)]

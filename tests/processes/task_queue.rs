@@ -260,7 +260,8 @@ async fn task_queue_starts_with_one_command() {
     }
     let folder = TempDir::new().expect("a folder");
     let mut command = example("task_queue");
-    command.env("EXAMPLE_SECONDS", "3").env_remove("DATABASE_URL").env_remove("TENURE_ENDPOINTS");
+    command.env("EXAMPLE_SECONDS", "3").env("EXAMPLE_CRASH_PERCENT", "50").env("EXAMPLE_TTL_MS", TTL_MS.to_string());
+    command.env_remove("DATABASE_URL").env_remove("TENURE_ENDPOINTS");
     let mut demo = Process::start("demo", command, folder.path());
     let status = demo.exit(REST * 2).await;
     let printed = demo.printed();
@@ -277,6 +278,7 @@ async fn task_queue_starts_with_one_command() {
     let tasks = &answers[0]["produced"];
     assert!(tasks.as_u64() > Some(0), "{printed}");
     let crashes = printed.lines().filter(|line| line.contains("crashes during")).count();
+    assert!(crashes > 0, "no worker crashed: {printed}");
     let last = format!("{tasks} tasks, {tasks} completions of {tasks} tasks; {crashes} crashes");
     assert_eq!(printed.lines().last(), Some(&*last), "{printed}");
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from services import get
+from services import get, go_packages, status
 from stage import Stage, require, wait_for
 
 # Slow machines need longer than the ttl.
@@ -109,17 +110,23 @@ def redis(stage: Stage) -> str:
     return f"second process beside the first, takeover after {took:.1f} s"
 
 
-def zookeeper(stage: Stage) -> str:
-    """Locks and elections of kazoo."""
+@contextlib.contextmanager
+def zookeeper_queues(stage: Stage) -> Iterator[Callable[[str], Callable[[], bool]]]:
+    """Tells of a path in ZooKeeper whether two clients are in its queue."""
     from kazoo.client import KazooClient
 
     client = KazooClient(stage.environment["ZOOKEEPER"])
     client.start()
     try:
+        yield lambda path: lambda: bool(client.exists(path)) and len(client.get_children(path)) == 2
+    finally:
+        client.stop()
+        client.close()
 
-        def queued(path: str) -> Callable[[], bool]:
-            return lambda: bool(client.exists(path)) and len(client.get_children(path)) == 2
 
+def zookeeper(stage: Stage) -> str:
+    """Locks and elections of kazoo."""
+    with zookeeper_queues(stage) as queued:
         takes_turns(stage, "old.py", queued("/reports/nightly"))
         took = takes_over(stage, "old.py", queued("/reports/nightly"), 5 + MARGIN, "alone")
         stage.start("old-elect.py", "D")
@@ -129,10 +136,101 @@ def zookeeper(stage: Stage) -> str:
         require(stage.finish("D") == 0, stage.output("D"))
         stage.wait_start("E")
         require(stage.finish("E") == 0, stage.output("E"))
-    finally:
-        client.stop()
-        client.close()
     return f"takeover after {took:.1f} s"
+
+
+def curator(stage: Stage) -> str:
+    """InterProcessMutex and LeaderLatch."""
+    stage.compile_java()
+    with zookeeper_queues(stage) as queued:
+        takes_turns(stage, "OldMutex.java", queued("/reports/nightly"))
+        took = takes_over(stage, "OldMutex.java", queued("/reports/nightly"), 5 + MARGIN, "alone")
+        # A paused holder still works when the next one starts.
+        stage.start("OldMutex.java", "D")
+        stage.wait_start("D")
+        stage.start("OldMutex.java", "E")
+        wait_for(queued("/reports/nightly"), 20, "E waits")
+        stage.kill("D", signal.SIGSTOP)
+        stage.wait_start("E", "overlap")
+        stage.kill("D", signal.SIGCONT)
+        stage.finish("D")
+        require(any((event.name, event.kind) == ("D", "end") for event in stage.events()), "D does not go on")
+        stage.finish("E")
+        stage.start("OldLatch.java", "F")
+        stage.wait_start("F")
+        stage.start("OldLatch.java", "G")
+        wait_for(queued("/shop/billing"), 20, "G waits")
+        require(stage.finish("F") == 0, stage.output("F"))
+        stage.wait_start("G")
+        require(stage.finish("G") == 0, stage.output("G"))
+    return f"takeover after {took:.1f} s, and beside a paused holder"
+
+
+def lease_url(stage: Stage) -> str:
+    """The leases of the stub, which refuses a second creation, and a second change of one version."""
+    url = f"{stage.environment['KUBERNETES']}/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    lease = {"metadata": {"name": "probe"}, "spec": {"holderIdentity": "x", "leaseDurationSeconds": 5}}
+    created = [status(url, "POST", json.dumps(lease).encode()) for _ in range(2)]
+    probe = get(f"{url}/probe")
+    changed = [status(f"{url}/probe", "PUT", probe) for _ in range(2)]
+    require((created, changed) == ([201, 409], [200, 409]), f"the stub answers {created} and {changed}")
+    return url
+
+
+def elections(stage: Stage, file: str, waiting: str, after_kill: str) -> tuple[bool, float, float]:
+    """An end, a kill and a pause of the leader. Returns if the first one released the lease, and two takeover times."""
+    url = lease_url(stage)
+
+    def is_held_by(pod: str) -> bool:
+        return str(json.loads(get(f"{url}/billing"))["spec"].get("holderIdentity", "")).startswith(pod)
+
+    def wait_candidate(name: str) -> None:
+        wait_for(lambda: waiting in stage.output(name), 20, f"{name} waits")
+
+    stage.start(file, "A")
+    stage.wait_start("A")
+    stage.start(file, "B")
+    wait_candidate("B")
+    require(is_held_by("pod-A"), "the lease does not name its holder")
+    require(stage.finish("A") == 0, stage.output("A"))
+    ended = time.monotonic()
+    is_released = not is_held_by("pod-A")
+    idle = stage.wait_start("B").at - ended
+    stage.start(file, "C")
+    wait_candidate("C")
+    killed = stage.kill("B")
+    took = stage.wait_start("C", after_kill, 5 + MARGIN).at - killed
+    (stage.folder / "finish-B").touch()
+    require(stage.finish("C") == 0, stage.output("C"))
+    # A paused leader still works when the next one starts. Then it exits.
+    stage.start(file, "D")
+    stage.wait_start("D")
+    stage.start(file, "E")
+    wait_candidate("E")
+    stage.kill("D", signal.SIGSTOP)
+    stage.wait_start("E", "overlap")
+    stage.kill("D", signal.SIGCONT)
+    wait_for(lambda: stage.programs["D"].poll() is not None, 20, "D exits")
+    require(stage.programs["D"].returncode == 1, stage.output("D"))
+    (stage.folder / "finish-D").touch()
+    require(stage.finish("E") == 0, stage.output("E"))
+    return is_released, idle, took
+
+
+def client_go(stage: Stage) -> str:
+    """The leader election of client-go."""
+    stage.compile_go("old-elect.go", go_packages())
+    is_released, idle, took = elections(stage, "old-elect.go", "attempting to acquire leader lease", "overlap")
+    require(is_released, "A does not release the lease at its end")
+    times = f"{idle:.1f} s after an end, {took:.1f} s after a kill beside the running command"
+    return f"takeover {times}, and beside a paused leader"
+
+
+def kubernetes(stage: Stage) -> str:
+    """The leader election of the Python package `kubernetes`."""
+    is_released, idle, took = elections(stage, "old-elect.py", "yet to finish lease_duration", "alone")
+    require(not is_released and idle > 2, f"B leads {idle:.1f} s after the end of A, expected up to 5 s")
+    return f"takeover {idle:.1f} s after an end, {took:.1f} s after a kill, and beside a paused leader"
 
 
 def dynamodb(stage: Stage) -> str:

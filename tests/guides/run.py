@@ -29,15 +29,23 @@ MARGIN = 5
 
 
 @dataclass(frozen=True)
+class OldSide:
+    """The old code of a page in one language."""
+
+    title: str
+    check: Callable[[Stage], str]
+    # The reason why it cannot run here.
+    lacks: Callable[[], str]
+
+
+@dataclass(frozen=True)
 class Peer:
     """One page."""
 
     # The files of the new side, and the names of their leases.
     programs: dict[str, str]
-    service: Callable[[services.Service], None] | None
-    old_side: Callable[[Stage], str] | None
-    # The reason why the old side cannot run here.
-    lacks: Callable[[], str]
+    service: Callable[[services.Service], None]
+    old_sides: tuple[OldSide, ...]
 
 
 def needs(package: str, *programs: str) -> Callable[[], str]:
@@ -51,38 +59,52 @@ def needs_zookeeper() -> str:
     return "" if complete else "install Debian's packages default-jre-headless and libzookeeper-java"
 
 
+def needs_curator() -> str:
+    """The reason if ZooKeeper, Curator or a compiler is missing."""
+    complete = services.CURATOR_JAR.exists() and not services.missing("javac") and not needs_zookeeper()
+    packages = "default-jdk-headless, libzookeeper-java and libcurator-recipes-java"
+    return "" if complete else f"install Debian's packages {packages}"
+
+
+def needs_client_go() -> str:
+    """The reason if client-go or Go is missing."""
+    complete = (services.go_packages() / "src/k8s.io/client-go").is_dir() and not services.missing("go")
+    return "" if complete else "install Debian's packages golang-go and golang-k8s-client-go-dev, from Debian 13 on"
+
+
 PEERS = {
     "etcd": Peer(
         {"new.sh": "nightly", "new-elect.sh": "billing"},
         services.etcd,
-        old_sides.etcd,
-        needs("Debian's packages etcd-server and etcd-client", "etcd", "etcdctl"),
+        (OldSide("old", old_sides.etcd, needs("Debian's packages etcd-server and etcd-client", "etcd", "etcdctl")),),
     ),
     "consul": Peer(
         {"new.sh": "service/nightly"},
         services.consul,
-        old_sides.consul,
-        needs("the package consul (Debian 11, or HashiCorp's)", "consul"),
+        (OldSide("old", old_sides.consul, needs("the package consul (Debian 11, or HashiCorp's)", "consul")),),
     ),
     "redis": Peer(
         {"new.py": "report:nightly", "new.sh": "report:daily"},
         services.redis,
-        old_sides.redis,
-        needs("Debian's package redis-server", "redis-server"),
+        (OldSide("old", old_sides.redis, needs("Debian's package redis-server", "redis-server")),),
     ),
     "zookeeper": Peer(
-        {"new.py": "reports/nightly", "new-elect.py": "shop/billing"},
+        {"new.py": "reports/nightly", "new.sh": "reports/daily", "new-elect.py": "shop/billing"},
         services.zookeeper,
-        old_sides.zookeeper,
-        needs_zookeeper,
+        (
+            OldSide("old (kazoo)", old_sides.zookeeper, needs_zookeeper),
+            OldSide("old (Curator)", old_sides.curator, needs_curator),
+        ),
     ),
     "kubernetes": Peer(
         {"new-elect.sh": "default/billing", "new-elect.py": "default/invoices"},
-        None,
-        None,
-        lambda: "it needs an API server of Kubernetes",
+        services.kubernetes,
+        (
+            OldSide("old (client-go)", old_sides.client_go, needs_client_go),
+            OldSide("old (Python)", old_sides.kubernetes, lambda: ""),
+        ),
     ),
-    "dynamodb": Peer({"new.py": "export"}, services.dynamodb, old_sides.dynamodb, lambda: ""),
+    "dynamodb": Peer({"new.py": "export"}, services.dynamodb, (OldSide("old", old_sides.dynamodb, lambda: ""),)),
 }
 
 
@@ -145,14 +167,13 @@ def check_peer(name: str, folder: Path, cluster: Cluster, bin_folder: Path) -> t
         finally:
             stage.stop()
 
-    def old() -> str:
-        assert peer.service is not None and peer.old_side is not None
-        service = services.Service(folder / f"{name}-service")
+    def old(number: int, check: Callable[[Stage], str]) -> str:
+        service = services.Service(folder / f"{name}-service{number}")
         try:
             peer.service(service)
-            stage = Stage(folder / f"{name}-old", name, service.environment)
+            stage = Stage(folder / f"{name}-old{number}", name, service.environment)
             try:
-                return peer.old_side(stage)
+                return check(stage)
             finally:
                 stage.stop()
         finally:
@@ -160,10 +181,11 @@ def check_peer(name: str, folder: Path, cluster: Cluster, bin_folder: Path) -> t
 
     for file, lease in peer.programs.items():
         side(file, lambda file=file, lease=lease: new(file, lease))
-    if lack := peer.lacks():
-        lines.append(f"{name} old: NOT CHECKED: {lack}")
-    else:
-        side("old", old)
+    for number, old_side in enumerate(peer.old_sides):
+        if lack := old_side.lacks():
+            lines.append(f"{name} {old_side.title}: NOT CHECKED: {lack}")
+        else:
+            side(old_side.title, lambda number=number, old_side=old_side: old(number, old_side.check))
     return lines, right
 
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodes import free_ports
-from stage import require, wait_for
+from stage import HERE, JARS, require, wait_for
 
-ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
+ZOOKEEPER_JAR = JARS / "zookeeper.jar"
+CURATOR_JAR = JARS / "curator-recipes.jar"
 READY_WITHIN = 60
 
 
@@ -66,6 +67,16 @@ def get(url: str) -> bytes:
         return body
 
 
+def status(url: str, method: str = "GET", body: bytes | None = None) -> int:
+    """The status of an answer."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def ask(port: int, line: bytes) -> bytes:
     """The first bytes of an answer over TCP."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
@@ -76,6 +87,11 @@ def ask(port: int, line: bytes) -> bytes:
 def missing(*programs: str) -> list[str]:
     """The programs that are not installed."""
     return [program for program in programs if shutil.which(program) is None]
+
+
+def go_packages() -> Path:
+    """The GOPATH with client-go, by default that of Debian's packages."""
+    return Path(os.environ.get("GOPATH", "/usr/share/gocode"))
 
 
 def etcd(service: Service) -> None:
@@ -119,6 +135,29 @@ def zookeeper(service: Service) -> None:
     service.start("java", "-Xmx128m", "-cp", str(ZOOKEEPER_JAR), "org.apache.zookeeper.server.ZooKeeperServerMain", "zoo.cfg")
     service.wait_ready(lambda: b"Zookeeper version" in ask(port, b"srvr"))
     service.environment = {"ZOOKEEPER": f"127.0.0.1:{port}"}
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: stub
+clusters: [{name: stub, cluster: {server: "URL"}}]
+users: [{name: candidate, user: {}}]
+contexts: [{name: stub, context: {cluster: stub, user: candidate}}]
+"""
+
+
+def kubernetes(service: Service) -> None:
+    """A stub of the Lease API."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    service.start(sys.executable, str(HERE / "lease_api.py"), str(port))
+    service.wait_ready(lambda: status(f"{url}/apis/coordination.k8s.io/v1/namespaces/default/leases/none") == 404)
+    file = service.folder / "kubeconfig"
+    file.write_text(KUBECONFIG.replace("URL", url))
+    # tests/guides/check installs the package there.
+    (packages,) = Path(sys.prefix, "kubernetes").glob("lib/python3*/site-packages")
+    service.environment = {"KUBECONFIG": str(file), "KUBERNETES": url, "PYTHONPATH": str(packages)}
 
 
 def dynamodb(service: Service) -> None:

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+JARS = Path("/usr/share/java")
+# Their manifests name the other jars.
+CLASSPATH = f".:{JARS / 'curator-recipes.jar'}:{JARS / 'zookeeper.jar'}"
 PAGES = HERE.parent.parent / "docs" / "coming-from"
-BLOCK = re.compile(r"^```\w+\n((?:#|//) (\S+\.(?:sh|py))\n.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n((?:#|//) (\S+\.(?:sh|py|java|go))\n.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,33 @@ class Stage:
         for name in ("report", "report.py", "billing", "billing.py"):
             shutil.copy(HERE / "work.py", folder / name)
 
+    def compile_java(self) -> None:
+        """Compiles the Java programs of the page and their work."""
+        files = [str(HERE / "Work.java"), *map(str, self.folder.glob("*.java"))]
+        self._compile("javac", "-Xlint:all,-path,-auxiliaryclass", "-Werror", "-cp", CLASSPATH, "-d", ".", *files)
+
+    def compile_go(self, file: str, packages: Path) -> None:
+        """Compiles a Go program of the page with the packages of a GOPATH."""
+        self.environment |= {"GO111MODULE": "off", "GOPATH": str(packages), "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
+        self._compile("go", "build", "-o", Path(file).stem, file)
+
+    def _compile(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=900)
+        require(done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}")
+
     def start(self, file: str, name: str) -> None:
         """Starts a program of the page. Its work reports under the name."""
         require(file in self.files, f"the page has no block {file}")
-        interpreter = "sh" if file.endswith(".sh") else sys.executable
+        commands = {
+            ".sh": ["sh", file],
+            ".py": [sys.executable, file],
+            ".go": [f"./{Path(file).stem}"],
+            ".java": ["java", "-Xmx64m", "-cp", CLASSPATH, Path(file).stem],
+        }
         environment = self.environment | {"GUIDE_NAME": name, "ADDRESS": f"host-{name}", "POD_NAME": f"pod-{name}"}
         with (self.folder / f"{name}.log").open("wb") as log:
             self.programs[name] = subprocess.Popen(
-                [interpreter, file], cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                commands[Path(file).suffix], cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def run(self, file: str, name: str) -> tuple[int, str]:

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenure::clock::{Clock, SystemClock};
 use tenure::token::FencingToken;
 
 use crate::client::Call;
@@ -97,7 +98,7 @@ impl Case {
         self.cluster.observe_all(&self.name("observed")).await;
         let observed = self.observed.lock().expect("plain").clone();
         let touched = self.touched.lock().expect("plain").clone();
-        Evidence { observed, touched }
+        Evidence { observed, touched, progress: self.cluster.progress(), now: SystemClock.elapsed() }
     }
 }
 

@@ -14,12 +14,14 @@ use tenure::clock::{Clock, SystemClock};
 use tokio::task::JoinHandle;
 
 use crate::client::{Call, Client, Outcome};
-use crate::judge::Transition;
+use crate::judge::{Progress, Transition};
 use crate::port;
 use crate::process::{Process, tenure};
 use crate::wait::eventually;
 
 const NODES: usize = 3;
+/// The pause between two changes of a lease of the observer. Each of them is a commit that it sees.
+const PULSE: Duration = Duration::from_millis(50);
 
 pub struct Cluster {
     /// Declared before the folder: the processes end before the folder is removed.
@@ -36,7 +38,7 @@ impl Cluster {
     pub async fn start() -> Cluster {
         let mut cluster = Cluster::launch("", |_| {}).await;
         cluster.ready().await;
-        cluster.observer = Some(Observer::start(&cluster.client.endpoints()).await);
+        cluster.observer = Some(Observer::start(cluster.client.clone()));
         cluster
     }
 
@@ -97,6 +99,15 @@ impl Cluster {
         })
     }
 
+    /// The commits that the observer has seen.
+    pub fn progress(&self) -> Progress {
+        let mut progress = Progress::default();
+        if let Some(observer) = &self.observer {
+            lock(&observer.seen).iter().for_each(|seen| progress.saw(seen.index, seen.at));
+        }
+        progress
+    }
+
     /// Waits for a transition of a lease.
     pub async fn transition(&self, lease: &str, is_expected: impl Fn(&Transition) -> bool) -> Transition {
         eventually(&format!("transition of {lease}"), || self.transitions(lease).into_iter().find(&is_expected)).await
@@ -116,20 +127,20 @@ impl Cluster {
     }
 }
 
-/// Receives all transitions.
+/// Receives all transitions, and causes some, so that it sees whether the cluster commits.
 struct Observer {
     seen: Arc<Mutex<Vec<Transition>>>,
-    task: JoinHandle<()>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 impl Observer {
-    async fn start(endpoints: &str) -> Observer {
-        let endpoints: Endpoints = endpoints.parse().expect("valid URLs");
+    fn start(client: Client) -> Observer {
+        let endpoints: Endpoints = client.endpoints().parse().expect("valid URLs");
         // A new cluster still has all transitions.
         let mut watch = Remote::new(endpoints).watch("", Some(EventId { index: 0, part: None }));
         let seen = Arc::<Mutex<Vec<Transition>>>::default();
         let shared = seen.clone();
-        let task = tokio::spawn(async move {
+        let watching = tokio::spawn(async move {
             loop {
                 // Without a node, the next call tries again.
                 if let Ok(event) = watch.next().await {
@@ -137,13 +148,26 @@ impl Observer {
                 }
             }
         });
-        Observer { seen, task }
+        Observer { seen, tasks: [watching, tokio::spawn(pulse(client))] }
     }
 }
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Acquires and releases a lease, again and again.
+async fn pulse(client: Client) {
+    for place in 0.. {
+        let acquired = client.attempt(place, &Call::acquire("pulse", "observer", 60_000)).await;
+        tokio::time::sleep(PULSE).await;
+        if let Outcome::Done(lease) = acquired {
+            // The next round releases it after an error.
+            client.attempt(place, &Call::release("pulse", "observer", crate::client::token(&lease))).await;
+            tokio::time::sleep(PULSE).await;
+        }
     }
 }
 

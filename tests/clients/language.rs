@@ -13,13 +13,44 @@ pub struct Language {
     pub environment: Vec<(String, String)>,
     /// The resolution of the clock of the client. Its readings are up to this much too early.
     pub resolution: Duration,
+    /// Whether a call of the client can be cancelled: not in a thread.
+    pub cancels: bool,
 }
 
-/// The variables with the commands of the other drivers, and the resolutions of their clocks.
-const OTHERS: [(&str, &str, Duration); 2] = [
-    ("Python", "TENURE_PYTHON_DRIVER", Duration::ZERO),
-    // Node.js has no function that reads CLOCK_BOOTTIME. /proc/uptime has hundredths of a second.
-    ("TypeScript", "TENURE_TYPESCRIPT_DRIVER", Duration::from_millis(10)),
+/// A driver in another language.
+struct Other {
+    name: &'static str,
+    /// The variable with its command.
+    variable: &'static str,
+    /// The file that replaces `driver` in the command.
+    file: &'static str,
+    resolution: Duration,
+    cancels: bool,
+}
+
+const OTHERS: [Other; 3] = [
+    Other {
+        name: "Python",
+        variable: "TENURE_PYTHON_DRIVER",
+        file: "driver",
+        resolution: Duration::ZERO,
+        cancels: true,
+    },
+    Other {
+        name: "Python-sync",
+        variable: "TENURE_PYTHON_DRIVER",
+        file: "driver_sync",
+        resolution: Duration::ZERO,
+        cancels: false,
+    },
+    Other {
+        name: "TypeScript",
+        variable: "TENURE_TYPESCRIPT_DRIVER",
+        file: "driver",
+        // Node.js has no function that reads CLOCK_BOOTTIME. /proc/uptime has hundredths of a second.
+        resolution: Duration::from_millis(10),
+        cancels: true,
+    },
 ];
 
 /// The Rust client. Cargo builds its driver as an example.
@@ -27,17 +58,18 @@ pub fn rust() -> Language {
     let driver = example("conformance_driver");
     let driver = driver.unwrap_or_else(|| panic!("run cargo build --all-features --example conformance_driver"));
     let command = vec![driver.display().to_string()];
-    Language { name: "Rust", command, environment: Vec::new(), resolution: Duration::ZERO }
+    Language { name: "Rust", command, environment: Vec::new(), resolution: Duration::ZERO, cancels: true }
 }
 
 /// The clients whose drivers the environment names, and the names of the others.
 pub fn others() -> (Vec<Language>, Vec<&'static str>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for (name, variable, resolution) in OTHERS {
+    for Other { name, variable, file, resolution, cancels } in OTHERS {
         match std::env::var(variable) {
             Ok(line) if !line.trim().is_empty() => {
+                let line = line.replace("/conformance/driver.", &format!("/conformance/{file}."));
                 let command = line.split_whitespace().map(str::to_owned).collect();
-                found.push(Language { name, command, environment: Vec::new(), resolution });
+                found.push(Language { name, command, environment: Vec::new(), resolution, cancels });
             }
             _ => missing.push(name),
         }

@@ -1,7 +1,7 @@
 //! The network between one driver and the nodes: a proxy for each node, with faults that a case sets.
 //!
-//! A proxy knows the requests and responses. It can lose a request before the node gets it, or the response after the
-//! node has carried it out, and it records both.
+//! A proxy knows the requests and responses. It can delay a request, deliver it twice, lose it before the node gets it, or
+//! lose the response after the node has carried it out. It records all of them.
 
 use std::fmt;
 use std::io;
@@ -42,6 +42,10 @@ pub enum Fault {
     /// As `CutAnswer`, but only at a signal of the case.
     CutAnswerAt(CancellationToken),
     DelayAnswer(Duration),
+    /// The node gets the request later, also if the client has given it up by then.
+    DelayRequest(Duration),
+    /// The node gets the request once more before the client gets the response to the first one.
+    Duplicate,
 }
 
 struct Rule {
@@ -61,13 +65,15 @@ pub struct Exchange {
     pub body: Value,
     /// When the proxy had read the request. The client sent it before.
     pub received: Duration,
-    /// Whether the node got it.
-    pub forwarded: bool,
+    /// When the node got it.
+    pub forwarded: Option<Duration>,
     /// The response of the node, also if the client did not get it.
     pub status: Option<u16>,
     pub answer: Value,
     /// Before the first byte of the response was written to the client.
     pub answered: Option<Duration>,
+    /// The status of the response to a duplicate, and its body.
+    pub duplicate: Option<(u16, Value)>,
     bytes: Bytes,
 }
 
@@ -201,10 +207,7 @@ impl Link {
 
     /// Sends the bytes of an earlier request to its node once more. Returns the status and the body of the response.
     pub async fn repeat(&self, exchange: &Exchange, nodes: &[SocketAddr]) -> (u16, Value) {
-        let mut node = BufReader::new(TcpStream::connect(nodes[exchange.node]).await.expect("the node runs"));
-        node.write_all(&exchange.bytes.0).await.expect("the node reads");
-        let answer = Message::read(&mut node).await.expect("HTTP").expect("a response");
-        (status(&answer).expect("a status"), answer.json())
+        deliver(nodes[exchange.node], &exchange.bytes.0).await.expect("the node runs")
     }
 }
 
@@ -228,10 +231,11 @@ impl Traffic {
             path,
             body: request.json(),
             received: SystemClock.elapsed(),
-            forwarded: false,
+            forwarded: None,
             status: None,
             answer: Value::Null,
             answered: None,
+            duplicate: None,
             bytes: Bytes(request.bytes()),
         });
         (exchanges.len() - 1, fault)
@@ -292,15 +296,19 @@ impl Proxy {
         if matches!(fault, Some(Fault::CutRequest)) {
             return Ok(false);
         }
+        if let Some(Fault::DelayRequest(delay)) = &fault {
+            tokio::time::sleep(*delay).await;
+        }
         self.thawed().await;
         let mut node = BufReader::new(TcpStream::connect(self.target).await?);
         node.get_ref().set_nodelay(true)?;
         node.write_all(&request.bytes()).await?;
-        self.traffic.update(number, |exchange| exchange.forwarded = true);
+        self.traffic.update(number, |exchange| exchange.forwarded = Some(SystemClock.elapsed()));
+        let is_delayed = matches!(fault, Some(Fault::DelayRequest(_)));
         let answer = tokio::select! {
             answer = Message::read_head(&mut node) => answer?,
             // A client that closes its connection leaves the queue of a lease.
-            () = closed(client) => {
+            () = closed(client), if !is_delayed => {
                 self.thawed().await;
                 return Ok(false);
             }
@@ -321,6 +329,10 @@ impl Proxy {
         });
         match &fault {
             Some(Fault::CutAnswer) => return Ok(false),
+            Some(Fault::Duplicate) => {
+                let duplicate = deliver(self.target, &request.bytes()).await?;
+                self.traffic.update(number, |exchange| exchange.duplicate = Some(duplicate));
+            }
             Some(Fault::CutAnswerAt(signal)) => {
                 signal.cancelled().await;
                 return Ok(false);
@@ -346,6 +358,14 @@ async fn closed(client: &mut BufReader<TcpStream>) {
     while client.fill_buf().await.is_ok_and(|bytes| !bytes.is_empty()) {
         std::future::pending::<()>().await;
     }
+}
+
+/// Sends the bytes of a request to a node. Returns the status and the body of the response.
+async fn deliver(node: SocketAddr, request: &[u8]) -> io::Result<(u16, Value)> {
+    let mut node = BufReader::new(TcpStream::connect(node).await?);
+    node.write_all(request).await?;
+    let answer = Message::read(&mut node).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok((status(&answer).ok_or(io::ErrorKind::InvalidData)?, answer.json()))
 }
 
 fn status(answer: &Message) -> Option<u16> {

@@ -8,7 +8,7 @@
 //! | `suite` | the run of all cases for all clients, and the table of its results |
 //! | `cases` | the scripts |
 //! | `case` | the drivers, the leases and the evidence of one case |
-//! | `evidence` | the promises, judged after each case |
+//! | `evidence`, `view` | the promises, judged after each case, and the evidence of one driver |
 //! | `language`, `session` | the clients, and a running driver |
 //! | `link`, `http` | the proxies between a driver and the nodes |
 //! | `cluster` | nodes, and an observer of their leases |
@@ -42,4 +42,5 @@ mod session;
 #[path = "../support/steady.rs"]
 mod steady;
 mod suite;
+mod view;
 mod wait;

@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -29,8 +28,8 @@ pub struct Asked {
 pub struct Record {
     asked: Mutex<Vec<Asked>>,
     events: Mutex<Vec<Value>>,
-    /// The driver has closed its output.
-    has_ended: AtomicBool,
+    /// After the driver has closed its output.
+    ended: Mutex<Option<Duration>>,
 }
 
 /// A driver process. Dropping it kills the process.
@@ -59,7 +58,7 @@ impl Session {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 recorded.read(&line);
             }
-            recorded.has_ended.store(true, Ordering::SeqCst);
+            *lock(&recorded.ended) = Some(SystemClock.elapsed());
         });
         Session { child: Mutex::new(child), input: Mutex::new(input), record }
     }
@@ -87,7 +86,7 @@ impl Session {
     pub async fn response(&self, id: usize) -> Value {
         let command = lock(&self.record.asked)[id].command.clone();
         let response = eventually(&format!("response to {command}"), || {
-            let has_ended = self.record.has_ended.load(Ordering::SeqCst);
+            let has_ended = self.record.ended().is_some();
             let asked = lock(&self.record.asked)[id].clone();
             assert!(asked.returned.is_some() || !has_ended, "the driver ended before its response to {command}");
             Some(asked).filter(|asked| asked.returned.is_some())
@@ -173,6 +172,11 @@ impl Record {
 
     pub fn events(&self) -> Vec<Value> {
         lock(&self.events).clone()
+    }
+
+    /// When the driver had ended.
+    pub fn ended(&self) -> Option<Duration> {
+        *lock(&self.ended)
     }
 
     fn read(&self, line: &str) {

@@ -15,7 +15,7 @@ use crate::language::{self, Language};
 use crate::steady::machine::Machine;
 
 /// Cases that run at the same time. Most of them wait.
-const CONCURRENT: usize = 8;
+pub const CONCURRENT: usize = 8;
 /// A case that takes longer hangs.
 const LONGEST_CASE: Duration = Duration::from_secs(60);
 
@@ -31,9 +31,16 @@ pub fn turn() -> MutexGuard<'static, ()> {
 pub struct Results {
     pub entries: Vec<Entry>,
     pub languages: Vec<&'static str>,
-    /// `None`: the case passed.
-    pub failures: BTreeMap<(&'static str, &'static str), Option<String>>,
+    pub verdicts: BTreeMap<(&'static str, &'static str), Verdict>,
     pub took: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Passed,
+    Failed(String),
+    /// The client has no call that the case needs.
+    NotApplicable,
 }
 
 /// Runs the cases for the clients. A case that fails while the machine stands still runs once more.
@@ -42,8 +49,13 @@ pub async fn run(languages: &[Language], entries: &[Entry]) -> Results {
     let machine = Arc::new(Machine::watch(&std::env::temp_dir()));
     let shared = Arc::new(Cluster::start().await);
     let (turns, mut running) = (Arc::new(Semaphore::new(CONCURRENT)), JoinSet::new());
+    let mut verdicts = BTreeMap::new();
     for (number, entry) in entries.iter().enumerate() {
         for language in languages {
+            if entry.cancels && !language.cancels {
+                verdicts.insert((entry.name, language.name), Verdict::NotApplicable);
+                continue;
+            }
             let (entry, language) = (*entry, language.clone());
             let (machine, shared, turns) = (machine.clone(), shared.clone(), turns.clone());
             running.spawn(async move {
@@ -59,20 +71,22 @@ pub async fn run(languages: &[Language], entries: &[Entry]) -> Results {
                     println!("repeated once, the machine stood still: {} {}: {why}", language.name, entry.name);
                     result = run_case(&entry, &language, &shared, format!("{prefix}.again")).await;
                 }
-                ((entry.name, language.name), result.err())
+                ((entry.name, language.name), result.map_or_else(Verdict::Failed, |()| Verdict::Passed))
             });
         }
     }
-    let failures = running.join_all().await.into_iter().collect();
+    verdicts.extend(running.join_all().await);
     let languages = languages.iter().map(|language| language.name).collect();
-    Results { entries: entries.to_vec(), languages, failures, took: began.elapsed() }
+    Results { entries: entries.to_vec(), languages, verdicts, took: began.elapsed() }
 }
 
-/// The start of a failure that is a broken promise. No pause of the machine excuses it.
-const BROKEN: &str = "broken promise: ";
+/// The start of a failure that is a broken promise.
+pub const BROKEN: &str = "broken promise: ";
+/// The promise with a time bound. A pause of the machine excuses no other one.
+const TIMED: &str = "expiry_happens";
 
 fn is_safety(why: &str) -> bool {
-    why.contains(BROKEN)
+    why.lines().filter_map(|line| line.trim().strip_prefix(BROKEN)).any(|broken| !broken.starts_with(TIMED))
 }
 
 /// Runs a case, and judges its evidence, also if the case fails.
@@ -127,10 +141,11 @@ fn clients_conform() {
 impl Results {
     /// The failures, each with its case and its client.
     pub fn failed(&self) -> Vec<String> {
-        let failed = |((case, language), failure): (&(&str, &str), &Option<String>)| {
-            failure.as_ref().map(|why| format!("{language} {case}: {why}"))
+        let failed = |((case, language), verdict): (&(&str, &str), &Verdict)| match verdict {
+            Verdict::Failed(why) => Some(format!("{language} {case}: {why}")),
+            Verdict::Passed | Verdict::NotApplicable => None,
         };
-        self.failures.iter().filter_map(failed).collect()
+        self.verdicts.iter().filter_map(failed).collect()
     }
 
     /// A table of cases and clients, in Markdown.
@@ -140,14 +155,21 @@ impl Results {
         let mut table = format!("| promise | case | {} |\n", self.languages.join(" | "));
         table.push_str(&format!("|---|---|{}\n", "---|".repeat(self.languages.len())));
         for entry in entries {
-            let passed = |language: &&'static str| match &self.failures[&(entry.name, *language)] {
-                None => "yes",
-                Some(_) => "**no**",
+            let passed = |language: &&'static str| match &self.verdicts[&(entry.name, *language)] {
+                Verdict::Passed => "yes",
+                Verdict::Failed(_) => "**no**",
+                Verdict::NotApplicable => "not applicable: no `cancel`",
             };
             let cells: Vec<&str> = self.languages.iter().map(passed).collect();
             table.push_str(&format!("| `{}` | {} | {} |\n", entry.promise, words(entry.name), cells.join(" | ")));
         }
-        table.push_str(&format!("\n{} cases, {:.0?}\n", self.entries.len(), self.took));
+        let judged = self.verdicts.values().filter(|verdict| **verdict != Verdict::NotApplicable).count();
+        table.push_str(&format!(
+            "\n{} cases, {} clients, {judged} results, {:.0?}\n",
+            self.entries.len(),
+            self.languages.len(),
+            self.took
+        ));
         table
     }
 }

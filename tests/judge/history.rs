@@ -19,6 +19,16 @@ pub struct Operation {
     pub index: Option<u64>,
 }
 
+impl Operation {
+    /// The token that an acquire got.
+    pub fn granted(&self) -> Option<FencingToken> {
+        match (&self.what, &self.ended) {
+            (RequestKind::Acquire { .. }, Ended::Held(token, _)) => Some(*token),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     Acquire {

@@ -4,6 +4,7 @@ use tenure::lease;
 use tenure::token::FencingToken;
 
 use super::claims::LeaseHistory;
+use super::history::Operation;
 
 /// Applied entries: a grant at this position, after a grant with the token `highest`.
 pub fn check_grant(
@@ -32,6 +33,19 @@ pub fn check(history: &LeaseHistory) -> Result<(), String> {
             return Err(format!("{grant:?} after token {highest:?}"));
         }
         highest = Some(token);
+    }
+    Ok(())
+}
+
+/// The answers to the acquires of a lease with one holder: an acquire that began after the answer to another one has no
+/// lower token.
+pub fn check_answers(operations: &[Operation]) -> Result<(), String> {
+    for later in operations {
+        let is_earlier = |earlier: &&Operation| earlier.returned.is_some_and(|returned| returned < later.invoked);
+        let before = operations.iter().filter(is_earlier).filter_map(Operation::granted).max();
+        if later.granted().is_some_and(|token| Some(token) < before) {
+            return Err(format!("{later:?} after an answer with the token {before:?}"));
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-"""The driver for the conformance suite speaks its protocol."""
+"""The drivers for the conformance suite speak its protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from nodes import Cluster
 from tenure import LeaseManager
 
-DRIVER = Path(__file__).resolve().parent.parent / "conformance" / "driver.py"
+FOLDER = Path(__file__).resolve().parent.parent / "conformance"
 
 
 class Driver:
@@ -66,10 +66,10 @@ class Driver:
         return code
 
 
-@pytest.fixture
-async def driver(cluster: Cluster) -> AsyncIterator[Driver]:
-    pipe = asyncio.subprocess.PIPE
-    driver = Driver(await asyncio.create_subprocess_exec(sys.executable, str(DRIVER), stdin=pipe, stdout=pipe))
+@pytest.fixture(params=["driver.py", "driver_sync.py"])
+async def driver(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
+    pipe, file = asyncio.subprocess.PIPE, str(FOLDER / request.param)
+    driver = Driver(await asyncio.create_subprocess_exec(sys.executable, file, stdin=pipe, stdout=pipe))
     opened = await driver.send("open", endpoints=cluster.urls, holder="driver", operation_timeout_ms=2000, drift_permille=10)
     assert "error" not in opened
     yield driver

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::case::{Case, Driver};
-use crate::link::{Fault, Path};
+use crate::link::{Exchange, Fault, Path};
 use crate::session::at;
 
 const TTL_MS: u64 = 1_500;
@@ -48,6 +48,34 @@ pub async fn late_renewal_counts_from_its_request(case: &Case) {
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
     assert!(last > renewed[0].received + TTL, "the renewal did not count");
+}
+
+/// The ttl begins when the request arrives, later than the client has sent it.
+pub async fn delayed_acquire_counts_from_its_send(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.link.once("/acquire", Fault::DelayRequest(2 * TTL / 4));
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    ends_unreachable(case, &driver, &job).await;
+    assert_counted(&driver, &job, &driver.link.requests("/acquire")[0]);
+}
+
+pub async fn delayed_renewal_counts_from_its_send(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    driver.link.once("/renew", Fault::DelayRequest(2 * TTL / 10));
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    let renewed = driver.link.done("/renew", 1).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    ends_unreachable(case, &driver, &job).await;
+    assert_counted(&driver, &job, &renewed[0]);
+}
+
+/// The request was late, and its ttl counted.
+fn assert_counted(driver: &Driver, lease: &str, delayed: &Exchange) {
+    let arrived = delayed.forwarded.expect("it arrived");
+    assert!(arrived >= delayed.received + 2 * TTL / 10, "{delayed:?}");
+    let last = driver.session.events("work", lease).last().map(at).expect("it worked");
+    assert!(last > delayed.received + TTL, "{last:?}, {delayed:?}");
 }
 
 pub async fn drift_ends_work_early(case: &Case) {

@@ -1,6 +1,7 @@
 //! Losses that the cluster reports, with their reasons.
 
 use serde_json::{Value, json};
+use tenure::api::EventKind;
 
 use crate::case::{Case, Driver};
 use crate::client::Call;
@@ -62,6 +63,8 @@ pub async fn check_sees_a_revoke(case: &Case) {
     let token = driver.acquire(&job, json!({"ttl_ms": 60_000})).await;
     assert_eq!(driver.ask("check", &job, json!({})).await["outcome"], "held");
     case.revoke(&job, token).await;
+    // From then on, the judge knows that the read comes later.
+    case.cluster.transition(&job, |seen| seen.event == EventKind::Revoked).await;
     let lost = driver.ask("check", &job, json!({})).await;
     assert_eq!((&lost["outcome"], &lost["why"]), (&json!("lost"), &json!("revoked")), "{lost}");
     assert_eq!(driver.ask("state", &job, json!({})).await["held"], false);

@@ -34,6 +34,8 @@ pub struct Entry {
     pub name: &'static str,
     pub promise: &'static str,
     pub on: On,
+    /// Whether the case cancels acquires.
+    pub cancels: bool,
     pub run: fn(Arc<Case>) -> Running,
 }
 
@@ -45,6 +47,7 @@ macro_rules! cases {
             name: stringify!($case),
             promise: stringify!($promise),
             on: On::$on,
+            cancels: stringify!($module) == "cancels",
             run: |case| Box::pin(async move { $module::$case(&case).await }),
         }),*]
     };
@@ -63,6 +66,8 @@ pub fn all() -> Vec<Entry> {
         holder_stops_first: Shared deadlines::late_grant_counts_from_its_request,
         holder_stops_first: Shared deadlines::very_late_grant_is_renewed_first,
         holder_stops_first: Shared deadlines::late_renewal_counts_from_its_request,
+        holder_stops_first: Shared deadlines::delayed_acquire_counts_from_its_send,
+        holder_stops_first: Shared deadlines::delayed_renewal_counts_from_its_send,
         holder_stops_first: Shared deadlines::drift_ends_work_early,
         holder_stops_first: Shared deadlines::ending_precedes_the_deadline,
         holder_stops_first: Shared deadlines::failed_renewals_put_the_lease_at_risk,
@@ -70,6 +75,7 @@ pub fn all() -> Vec<Entry> {
         holder_stops_first: Shared renewals::one_request_renews_all_leases,
         holder_stops_first: Shared renewals::slow_node_does_not_cost_the_lease,
         expiry_happens: Shared renewals::lost_lease_is_not_renewed,
+        expiry_happens: Shared renewals::lost_lease_expires_by_its_ttl,
         expiry_happens: Shared processes::crashed_driver_leaves_the_lease_to_its_ttl,
         current_token_only: Shared renewals::late_duplicate_renewal_has_no_effect,
         no_early_expiry: Shared clocks::wall_clock_leaps_have_no_effect,
@@ -83,6 +89,9 @@ pub fn all() -> Vec<Entry> {
         unknown_is_said: Shared outcomes::lost_request_is_sent_again,
         unknown_is_said: Shared outcomes::lost_answers_are_unknown,
         unknown_is_said: Shared outcomes::late_duplicate_acquire_is_not_held,
+        unknown_is_said: Shared outcomes::acquire_that_arrives_late_is_not_held,
+        unknown_is_said: Shared outcomes::release_that_arrives_late_is_unknown,
+        current_token_only: Shared outcomes::duplicated_requests_have_one_effect,
         unknown_is_said: Shared outcomes::refused_retry_after_a_lost_answer_is_unknown,
         unknown_is_said: Shared outcomes::release_without_an_answer_is_not_held,
         reads_are_current: Shared losses::check_sees_a_revoke,

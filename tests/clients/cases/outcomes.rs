@@ -1,6 +1,9 @@
 //! Outcomes: held, refused, unknown and unavailable.
 
+use std::time::Duration;
+
 use serde_json::json;
+use tenure::api::EventKind;
 use tokio_util::sync::CancellationToken;
 
 use crate::case::Case;
@@ -29,6 +32,8 @@ pub async fn each_grant_has_a_higher_token(case: &Case) {
     let mut tokens = Vec::new();
     for driver in [&first, &second, &first] {
         tokens.push(driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await);
+        let state = driver.ask("state", &job, json!({})).await;
+        assert_eq!(token(&state), *tokens.last().expect("a token"), "{state}");
         let released = driver.ask("release", &job, json!({})).await;
         assert_eq!((&released["outcome"], &released["was_held"]), (&json!("released"), &json!(true)), "{released}");
         let again = driver.ask("release", &job, json!({})).await;
@@ -116,6 +121,60 @@ pub async fn late_duplicate_acquire_is_not_held(case: &Case) {
     assert_eq!(driver.ask("state", &job, json!({})).await["held"], false);
     let held = driver.acquire(&job, json!({"ttl_ms": TTL_MS})).await;
     assert_eq!(held, token(&granted), "the grant of the duplicate is the same holder's");
+}
+
+/// The first attempt arrives after the retry was granted and released. The client does not know the second grant, and does
+/// not renew it.
+pub async fn acquire_that_arrives_late_is_not_held(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    // An attempt takes at most 2 s.
+    driver.link.once("/acquire", Fault::DelayRequest(Duration::from_secs(5)));
+    let held = driver.acquire(&job, json!({"ttl_ms": 1_500})).await;
+    driver.ask("release", &job, json!({})).await;
+    let late = case.cluster.transition(&job, |seen| seen.is_grant() && seen.token > held).await;
+    case.touches(late.token);
+    assert_eq!(late.holder, driver.holder);
+    assert_eq!(driver.ask("state", &job, json!({})).await["held"], false, "the client got no response with {late:?}");
+    let end = case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == late.token).await;
+    assert_eq!(end.event, EventKind::Expired);
+}
+
+/// No attempt of the release arrives before the client gives up. Then one of them releases the lease.
+pub async fn release_that_arrives_late_is_unknown(case: &Case) {
+    let driver = case.driver_with("a", json!({"operation_timeout_ms": 1_500}), &[]).await;
+    let job = case.name("job");
+    let held = driver.acquire(&job, json!({"ttl_ms": 60_000})).await;
+    driver.link.always("/release", Fault::DelayRequest(Duration::from_millis(2_500)));
+    let released = driver.ask("release", &job, json!({})).await;
+    assert_eq!(released["outcome"], "unknown", "{released}");
+    assert_eq!(driver.ask("state", &job, json!({})).await["held"], false, "a lease is given up before its release");
+    let end = case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == held).await;
+    assert_eq!(end.event, EventKind::Released);
+    driver.link.heal();
+    assert!(driver.acquire(&job, json!({})).await > held);
+}
+
+/// The nodes get each request twice, and the client gets the response to the first one.
+pub async fn duplicated_requests_have_one_effect(case: &Case) {
+    let (driver, job) = (case.driver("a").await, case.name("job"));
+    for request in ["/acquire", "/renew", "/release"] {
+        driver.link.always(request, Fault::Duplicate);
+    }
+    let held = driver.work(&job, json!({"ttl_ms": 1_500})).await;
+    driver.link.done("/renew", 3).await;
+    driver.session.works(&job).await;
+    driver.ask("stop_work", &job, json!({})).await;
+    case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == held).await;
+    let next = driver.acquire(&job, json!({})).await;
+    assert!(next > held);
+    case.cluster.transition(&job, |seen| seen.token == next).await;
+    let seen: Vec<EventKind> = case.cluster.transitions(&job).iter().map(|seen| seen.event).collect();
+    assert_eq!(seen, [EventKind::Granted, EventKind::Released, EventKind::Granted]);
+    let duplicate = |request: &str| driver.link.requests(request)[0].duplicate.clone();
+    let acquired = duplicate("/acquire").expect("it was sent twice");
+    assert_eq!((acquired.0, &acquired.1["token"]), (200, &json!(held)), "{acquired:?}");
+    let released = duplicate("/release").expect("it was sent twice");
+    assert_eq!((released.0, &released.1["released"]), (200, &json!(false)), "{released:?}");
 }
 
 /// The first attempt is granted, its response is lost, and then another holder gets the lease.

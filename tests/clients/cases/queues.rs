@@ -77,7 +77,7 @@ pub async fn waiter_leaves_a_frozen_node(case: &Case) {
     queued(case, &job, 1).await;
     let first = driver.link.requests("/acquire")[0].node;
     driver.link.set(first, Path::Frozen).await;
-    let elsewhere = |request: &Exchange| request.node != first && request.forwarded;
+    let elsewhere = |request: &Exchange| request.node != first && request.forwarded.is_some();
     eventually("wait at another node", || driver.link.requests("/acquire").into_iter().find(elsewhere)).await;
     queued(case, &job, 1).await;
     case.other_releases(&job, held).await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenure::api::EventKind;
 
 use crate::case::Case;
 use crate::link::{Exchange, Fault, Path};
@@ -73,6 +74,17 @@ pub async fn lost_lease_is_not_renewed(case: &Case) {
     assert_eq!(driver.ask("state", &job, json!({})).await["held"], false, "a renewal does not restore a lost lease");
     let next = driver.acquire(&job, json!({})).await;
     assert!(next > token, "{next:?} after {token:?}");
+}
+
+/// The drift is large, so that a renewal after the loss would find the grant.
+pub async fn lost_lease_expires_by_its_ttl(case: &Case) {
+    let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
+    let token = driver.acquire(&job, json!({"ttl_ms": 3_000})).await;
+    driver.link.always("/renew", Fault::CutRequest);
+    driver.session.state(&job, "lost").await;
+    driver.link.heal();
+    let end = case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;
+    assert_eq!(end.event, EventKind::Expired, "a loss by the clock of the client releases nothing");
 }
 
 pub async fn late_duplicate_renewal_has_no_effect(case: &Case) {

@@ -2,8 +2,8 @@
 
 use tenure::token::FencingToken;
 
-use crate::judge::samples::{expired, granted, history};
-use crate::judge::tokens_rise::check;
+use crate::judge::samples::{acquired, expired, granted, history};
+use crate::judge::tokens_rise::{check, check_answers};
 
 #[test]
 fn token_that_does_not_rise_is_caught() {
@@ -20,4 +20,12 @@ fn token_that_is_not_the_index_of_its_grant_is_caught() {
     check(&history(&[], &log)).expect("any term");
     log[0].token = FencingToken::new(7, 6);
     check(&history(&[], &log)).expect_err("another index");
+}
+
+#[test]
+fn answer_with_a_lower_token_is_caught() {
+    let first = acquired("a", (0, 10), 5);
+    check_answers(&[first.clone(), acquired("b", (10, 20), 4)]).expect("at the same time");
+    check_answers(&[first.clone(), acquired("a", (11, 20), 5)]).expect("the same grant");
+    check_answers(&[acquired("b", (11, 20), 4), first]).expect_err("4 after 5");
 }

@@ -17,10 +17,18 @@ strict!(
     lease_service_needs_the_rights_of_v1,
     lease_service_is_absent_without_its_setting,
     lease_service_lists_page_by_page,
+    lease_service_refuses_wrong_holders_and_names_above_the_limit,
+    lease_service_without_a_leader_changes_nothing,
 );
-steady!(lease_service_gives_expired_leases_away, lease_service_ids_rise_across_a_failover);
+steady!(
+    lease_service_gives_expired_leases_away,
+    lease_service_ids_rise_across_a_failover,
+    lease_service_says_that_an_outcome_is_unknown,
+);
 
 const SETTINGS: &str = "[http]\ncompat_leases = true\n";
+/// With room for two names.
+const SMALL: &str = "[http]\ncompat_leases = true\n[lease]\nmax_leases = 2\n";
 /// With a short ttl.
 const SHORT: &str = "[http]\ncompat_leases = true\n[lease]\ndefault_ttl_ms = 1500\n";
 
@@ -257,6 +265,80 @@ async fn lease_service_gives_expired_leases_away() {
     assert_eq!((status, &next["holder"], &next["renewed_at"]), (201, &json!("b"), &Value::Null));
     safety!(id(&next) > id(&lease), "the id fell from {lease} to {next}");
     assert_eq!(service.renew("job", "a").await.0, 404, "the former holder");
+}
+
+async fn lease_service_refuses_wrong_holders_and_names_above_the_limit() {
+    let cluster = Cluster::start(SMALL).await;
+    let service = Service::of(&cluster, 1);
+    let (status, lease) = service.acquire("job", "a").await;
+    assert_eq!(status, 201, "{lease}");
+    let by_id = service.ask(Method::DELETE, &format!("/api/leases/{}", id(&lease)), Some(claim("job", "b"))).await;
+    for (status, problem) in [by_id, service.renew("job", "b").await, service.release("job", "b").await] {
+        assert_eq!((status, &problem["code"]), (404, &json!("not_found")), "{problem}");
+    }
+    assert_eq!(service.renew("job", "a").await.0, 200, "no wrong holder changes the lease");
+
+    let delayed = json!({"holder": "a", "lock_delay_ms": 86_400_000});
+    let (status, lease) = service.ask(Method::POST, "/v1/leases/compat%2Fdelayed/acquire", Some(delayed)).await;
+    assert_eq!(status, 200, "{lease}");
+    assert_eq!(service.ask(Method::DELETE, "/v1/leases/compat%2Fdelayed", None).await.0, 200);
+    let (status, problem) = service.acquire("delayed", "b").await;
+    assert_eq!((status, &problem["code"]), (409, &json!("lock_delay")), "{problem}");
+    assert!(problem["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 86_400_000), "{problem}");
+
+    let response = service.send(Method::POST, "/api/leases", Some(claim("third", "a"))).await;
+    assert_eq!(response.status(), 429);
+    assert!(response.headers().contains_key("retry-after"), "{:?}", response.headers());
+    let problem: Value = response.json().await.expect("JSON");
+    assert_eq!((&problem["code"], &problem["limit"]), (&json!("too_many_leases"), &json!(2)), "{problem}");
+    assert_eq!(service.release("job", "a").await.0, 200);
+    assert_eq!(service.acquire("third", "a").await.0, 201, "there is room for it");
+}
+
+/// The leader cannot commit the acquire. It may be done later, and a repetition tells.
+async fn lease_service_says_that_an_outcome_is_unknown() {
+    let cluster = Cluster::start(SETTINGS).await;
+    let leader = cluster.leader().await;
+    let followers = NODES.into_iter().filter(|node| *node != leader);
+    followers.clone().for_each(|node| cluster.stop(node));
+    let service = Service::of(&cluster, leader);
+    let (status, problem) = service.acquire("job", "a").await;
+    assert_eq!((status, &problem["code"]), (504, &json!("outcome_unknown")), "{problem}");
+    followers.for_each(|node| cluster.resume(node));
+    cluster.leader().await;
+    let began = Instant::now();
+    loop {
+        match service.acquire("job", "a").await {
+            (200 | 201, lease) => break assert_eq!(lease["holder"], "a"),
+            (status, problem) => {
+                assert!(matches!(status, 503 | 504) && began.elapsed() < SOON, "{status} {problem}");
+            }
+        }
+    }
+}
+
+async fn lease_service_without_a_leader_changes_nothing() {
+    let mut cluster = Cluster::start(SETTINGS).await;
+    NODES.into_iter().for_each(|node| cluster.kill(node));
+    cluster.launch(1);
+    let began = Instant::now();
+    while cluster.ask(1, "/v1/cluster").await.is_none() {
+        assert!(began.elapsed() < SOON, "the node does not answer");
+    }
+    let service = Service::of(&cluster, 1);
+    for (method, path) in [
+        (Method::POST, "/api/leases"),
+        (Method::PUT, "/api/leases/renew"),
+        (Method::DELETE, "/api/leases/release"),
+        (Method::DELETE, "/api/leases/1"),
+        (Method::GET, "/api/leases/1"),
+        (Method::GET, "/api/leases"),
+        (Method::GET, "/api/leases/active"),
+    ] {
+        let body = (method != Method::GET).then(|| claim("job", "a"));
+        let (status, problem) = service.ask(method.clone(), path, body).await;
+        assert_eq!((status, &problem["code"]), (503, &json!("no_leader")), "{method} {path}: {problem}");
+    }
 }
 
 async fn lease_service_ids_rise_across_a_failover() {

@@ -24,7 +24,9 @@ after(async () => {
 
 interface Example {
   readonly child: ChildProcessByStdio<null, Readable, null>;
-  readonly lines: Interface;
+  readonly reader: Interface;
+  /** All lines that the program has printed. */
+  readonly lines: string[];
   readonly exit: Promise<unknown[]>;
 }
 
@@ -33,17 +35,22 @@ function start(name: string): Example {
   const env = { ...process.env, TENURE_ENDPOINTS: cluster.urls.join(",") };
   const child = spawn(process.execPath, [path], { stdio: ["ignore", "pipe", "inherit"], env });
   children.push(child);
-  return { child, lines: createInterface({ input: child.stdout }), exit: once(child, "exit") };
+  const reader = createInterface({ input: child.stdout });
+  const lines: string[] = [];
+  reader.on("line", (text) => lines.push(text));
+  return { child, reader, lines, exit: once(child, "exit") };
 }
 
-/** The first line that matches. */
-async function line({ lines }: Example, wanted: RegExp): Promise<RegExpExecArray> {
+/** The first line that matches. Several lines can arrive at once, so each round looks at all lines. */
+async function line({ reader, lines }: Example, wanted: RegExp): Promise<RegExpExecArray> {
   for (;;) {
-    const [text] = (await once(lines, "line")) as [string];
-    const found = wanted.exec(text);
-    if (found !== null) {
-      return found;
+    for (const text of lines) {
+      const found = wanted.exec(text);
+      if (found !== null) {
+        return found;
+      }
     }
+    await once(reader, "line");
   }
 }
 

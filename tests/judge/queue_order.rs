@@ -18,7 +18,7 @@ pub fn check_grant(
     let place = observed.place(&grant.holder);
     let fits = match cause {
         GrantCause::Asked => observed.waiting.is_empty(),
-        GrantCause::Queue => place == Some(0),
+        GrantCause::Queue => place == Some(0) && observed.is_next_confirmed(grant.token.term()),
         GrantCause::HandOver => place.is_some(),
         _ => panic!("the machine has only known causes"),
     };

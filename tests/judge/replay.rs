@@ -54,6 +54,8 @@ pub struct WaitingClaim {
     pub claim: Acquire,
     /// The end of the wait.
     pub until: ClusterMs,
+    /// The term of the last entry that confirmed the waiter.
+    pub confirmed_term: u64,
 }
 
 impl Replay {
@@ -134,6 +136,7 @@ impl Replay {
             let (principal, command) = parts(command);
             let command = &*command;
             self.check_giver(principal, command, outcome);
+            self.follow_confirmation(entry.position, command, outcome);
             let (caused, later) = rest.split_at(transitions_of(command, outcome).min(rest.len()));
             for transition in caused {
                 self.follow(entry.position, transition);
@@ -161,11 +164,33 @@ impl Replay {
         }
     }
 
-    /// Whether the transition ends a grant, or grants to the current first waiter.
+    /// Whether the transition ends a grant, or grants to the current first waiter, which is confirmed. The machine cannot
+    /// grant to a waiter earlier in the entry than the command that confirms it.
     fn can_follow(&self, transition: &Transition) -> bool {
         let observed = self.names.get(&transition.name);
         !matches!(transition.change, Change::Granted(_))
-            || observed.is_some_and(|observed| observed.place(&transition.holder) == Some(0))
+            || observed.is_some_and(|observed| {
+                observed.place(&transition.holder) == Some(0) && observed.is_next_confirmed(transition.token.term())
+            })
+    }
+
+    /// A queued claim confirms its waiter, and so does the leader that has the request of the waiter.
+    fn follow_confirmation(&mut self, position: FencingToken, command: &Command, outcome: &Outcome) {
+        match (command, outcome) {
+            (Command::Acquire(Acquire { name, holder, .. }), Outcome::Held { fresh: true, .. }) => {
+                self.confirm(position, name, holder);
+            }
+            (Command::KeepWaiting { waiters }, _) => {
+                waiters.iter().for_each(|waiter| self.confirm(position, &waiter.name, &waiter.holder));
+            }
+            _ => {}
+        }
+    }
+
+    fn confirm(&mut self, position: FencingToken, name: &LeaseName, holder: &HolderId) {
+        let waiting = self.names.get_mut(name).into_iter().flat_map(|observed| &mut observed.waiting);
+        let mut own = waiting.filter(|waiting| waiting.claim.holder == *holder);
+        own.next().into_iter().for_each(|waiting| waiting.confirmed_term = position.term());
     }
 
     fn follow(&mut self, position: FencingToken, transition: &Transition) {
@@ -268,7 +293,7 @@ impl Replay {
             }
             Outcome::Queued { place } => {
                 placed = queue_order::check_place(acquire, *place, observed);
-                observed.wait(acquire, now);
+                observed.wait(acquire, now, position.term());
             }
             _ => {}
         }
@@ -331,6 +356,11 @@ impl ObservedName {
         self.waiting.iter().position(|waiting| waiting.claim.holder == *holder)
     }
 
+    /// Whether an entry of this term has confirmed the first waiter.
+    pub fn is_next_confirmed(&self, term: u64) -> bool {
+        self.waiting.first().is_some_and(|first| first.confirmed_term == term)
+    }
+
     /// Whether this holder or waiter belongs to another principal. A program has all rights and is no principal.
     fn is_foreign(&self, holder: &HolderId, principal: Option<&AccessName>) -> bool {
         principal.is_some_and(|principal| self.owners.get(holder).is_some_and(|owner| owner != principal))
@@ -360,8 +390,9 @@ impl ObservedName {
     }
 
     /// Adds a waiter. A waiter that claims again keeps its place.
-    fn wait(&mut self, claim: &Acquire, now: ClusterMs) {
-        let waiting = WaitingClaim { claim: claim.clone(), until: now.saturating_add(claim.wait_ms.unwrap_or(0)) };
+    fn wait(&mut self, claim: &Acquire, now: ClusterMs, confirmed_term: u64) {
+        let until = now.saturating_add(claim.wait_ms.unwrap_or(0));
+        let waiting = WaitingClaim { claim: claim.clone(), until, confirmed_term };
         match self.place(&claim.holder) {
             Some(place) => self.waiting[place] = waiting,
             None => self.waiting.push(waiting),

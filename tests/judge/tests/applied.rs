@@ -2,7 +2,7 @@
 
 use tenure::lease::{
     Acquire, Batch, Change, Command, DropCause, Effects, GrantCause, HolderLease, Machine, Outcome, Refusal, Renewal,
-    Stamp,
+    Stamp, WaiterId,
 };
 use tenure::token::FencingToken;
 use tenure::types::{AccessName, HolderId, LeaseName, Metadata, Ttl};
@@ -107,6 +107,18 @@ fn log_of_a_confirmed_waiter() -> Vec<Applied> {
     ])
 }
 
+/// After a leader change, the first waiter has no grant yet. It releases with the token that it gets later in this entry.
+fn log_of_a_token_from_the_future() -> Vec<Applied> {
+    let later = FencingToken::new(2, 4);
+    let waiter = WaiterId { name: name(), holder: holder("b") };
+    apply_entries([
+        (at(1), 100, vec![acquire("a", None)]),
+        (at(2), 200, vec![acquire("b", Some(9_000))]),
+        (FencingToken::new(2, 3), 300, vec![release("a", at(1))]),
+        (later, 400, vec![release("b", later), Command::KeepWaiting { waiters: vec![waiter] }]),
+    ])
+}
+
 /// The first broken promise of a log.
 fn judged(log: &[Applied]) -> Option<&'static str> {
     let mut replay = Replay::default();
@@ -139,6 +151,22 @@ fn valid_log_breaks_no_promise() {
     assert_eq!(judged(&valid_log()), None);
     let transitions: usize = valid_log().iter().map(|applied| applied.effects.transitions.len()).sum();
     assert_eq!(transitions, 5, "three grants, a release and an expiry");
+}
+
+#[test]
+fn grant_follows_the_command_that_confirms_the_waiter() {
+    let log = log_of_a_token_from_the_future();
+    assert_eq!(log[3].outcomes, [Outcome::Released(false), Outcome::Waiting(1)]);
+    assert_eq!(log[3].effects.transitions.len(), 1, "the waiter is granted the lease");
+    assert_eq!(judged(&log), None);
+}
+
+#[test]
+fn grant_to_an_unconfirmed_waiter_is_caught() {
+    let mut log = log_of_a_token_from_the_future();
+    log[3].batch.commands.pop();
+    log[3].outcomes.pop();
+    assert_eq!(judged(&log), Some("queue_order"));
 }
 
 #[test]

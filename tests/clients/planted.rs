@@ -33,7 +33,7 @@ const WORKS_LATE: &str = "broken promise: holder_stops_first";
 const RENEWS_LATE: &str = "are not in 750ms..1.5s";
 const IS_LEFT_HELD: &str = "no transition of";
 
-const BUGS: [Planted; 20] = [
+const BUGS: [Planted; 21] = [
     Planted {
         language: "Python",
         bug: "it ignores the drift",
@@ -150,6 +150,15 @@ const BUGS: [Planted; 20] = [
         after: "sent: core.clock.now(),",
         case: "delayed_acquire_counts_from_its_send",
         found: WORKS_LATE,
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "the access token is not sent",
+        file: "dist/transport.js",
+        before: "{ authorization: `Bearer ${accessToken}` }",
+        after: "{}",
+        case: "tls_and_access_token",
+        found: "\"unauthenticated\"",
     },
     Planted {
         language: "TypeScript",

@@ -134,8 +134,12 @@ fn clients_conform() {
     let _turn = turn();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let results = runtime.expect("the system has threads").block_on(run(&languages, &selected()));
-    print!("{}", results.table());
+    let table = results.table();
+    println!("{table}\n{}", results.summary());
     assert!(results.failed().is_empty(), "{} cases failed:\n{}", results.failed().len(), results.failed().join("\n"));
+    if missing.is_empty() && results.entries.len() == cases::all().len() {
+        assert!(include_str!("../../clients/conformance/README.md").ends_with(&table), "the README has another table");
+    }
 }
 
 impl Results {
@@ -163,14 +167,13 @@ impl Results {
             let cells: Vec<&str> = self.languages.iter().map(passed).collect();
             table.push_str(&format!("| `{}` | {} | {} |\n", entry.promise, words(entry.name), cells.join(" | ")));
         }
-        let judged = self.verdicts.values().filter(|verdict| **verdict != Verdict::NotApplicable).count();
-        table.push_str(&format!(
-            "\n{} cases, {} clients, {judged} results, {:.0?}\n",
-            self.entries.len(),
-            self.languages.len(),
-            self.took
-        ));
         table
+    }
+
+    fn summary(&self) -> String {
+        let judged = self.verdicts.values().filter(|verdict| **verdict != Verdict::NotApplicable).count();
+        let (cases, clients) = (self.entries.len(), self.languages.len());
+        format!("{cases} cases, {clients} clients, {judged} results, {:.0?}", self.took)
     }
 }
 

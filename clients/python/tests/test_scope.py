@@ -341,7 +341,7 @@ async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, cloc
         server.on("renew", renewed)
         async with m.manager.lease("job", ttl=3) as new:
             assert (new.token, new.is_held) == (TOKEN + 1, True)
-            assert (old.token, old.is_held, old.remaining) == (None, False, 0)
+            assert (old.token, old.is_held, old.remaining) == (TOKEN, False, 0)
             assert old.state == states.Lost(TOKEN, Loss.REVOKED)
             assert [state async for state in old.states()] == [old.state]
             await asyncio.wait_for(old.wait_ended(), 1)

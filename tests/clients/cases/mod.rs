@@ -28,7 +28,7 @@ pub enum On {
     Configured,
 }
 
-/// A case and the promise that it checks.
+/// A case and the promise that it checks; `none` if the observer does not see its leases.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub name: &'static str,
@@ -57,7 +57,7 @@ macro_rules! cases {
 pub fn all() -> Vec<Entry> {
     cases![
         grants_survive: Own processes::leader_killed_keeps_the_lease,
-        holder_stops_first: Configured security::tls_and_access_token,
+        none: Configured security::tls_and_access_token,
         waiters_are_served: Shared queues::waiter_leaves_a_frozen_node,
         holder_stops_first: Shared processes::stopped_process_does_no_late_work,
         holder_stops_first: Shared processes::suspended_machine_does_no_late_work,

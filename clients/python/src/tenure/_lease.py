@@ -247,10 +247,17 @@ class GrantedLease(Lease):
         now = self._core.clock()
         return self._grant.left(now) if self._grant.is_held(now) else 0.0
 
+    def check_held(self) -> int:
+        """Returns the fencing token if this grant is held now, as `Lease.check_held`."""
+        if not self.is_held:
+            raise self._lost()
+        return self._grant.token
+
     @property
-    def token(self) -> int | None:
-        """The fencing token of this grant; `None` if the grant is not held."""
-        return self._grant.token if self.is_held else None
+    def token(self) -> int:
+        """The fencing token of this grant, also after its end: the resource then rejects it after a newer write."""
+        self._core.owner.check()
+        return self._grant.token
 
     @property
     def state(self) -> HoldState:
@@ -281,7 +288,7 @@ class GrantedLease(Lease):
         await self._ended.wait()
 
 
-class HeldLease(AbstractAsyncContextManager[Lease]):
+class HeldLease(AbstractAsyncContextManager[GrantedLease]):
     """Holds a lease during an `async with`. `LeaseManager.lease` describes it."""
 
     def __init__(self, lease: Lease, wait: float) -> None:
@@ -290,7 +297,7 @@ class HeldLease(AbstractAsyncContextManager[Lease]):
         self._wait = wait
         self._scope = WorkScope(lease._core, lease._hold)
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> GrantedLease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
         guard = await self._scope.enter(lambda guard: guard.enter(self._wait))
         return GrantedLease(guard)

@@ -316,7 +316,21 @@ class Lease:
         return f"<tenure.sync.Lease {self.name!r} {self._lease._hold.state.kind}>"
 
 
-class HeldLease(AbstractContextManager[Lease]):
+class GrantedLease(Lease):
+    """The lease of a `with`, tied to its grant. After the end of the grant it is not held, also if the lease is."""
+
+    def __init__(self, loop: _Loop, lease: _async.GrantedLease) -> None:
+        """Only a `with` creates it."""
+        super().__init__(loop, lease)
+        self._granted = lease
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this grant, also after its end: the resource then rejects it after a newer write."""
+        return self._granted.token
+
+
+class HeldLease(AbstractContextManager[GrantedLease]):
     """Holds a lease during a `with`. `LeaseManager.lease` describes it."""
 
     def __init__(self, lease: Lease, wait: float) -> None:
@@ -325,7 +339,7 @@ class HeldLease(AbstractContextManager[Lease]):
         self._wait = wait
         self._guard: Guard | None = None
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> GrantedLease:
         """Acquires the lease. The errors are those of `Lease.acquire`."""
         handle = self._lease._lease
         guard = Guard(handle._core, handle._hold, lambda: None)
@@ -333,7 +347,7 @@ class HeldLease(AbstractContextManager[Lease]):
         try:
             entering.run()
             self._guard = guard
-            return Lease(self._lease._loop, _async.GrantedLease(guard))
+            return GrantedLease(self._lease._loop, _async.GrantedLease(guard))
         except BaseException:
             entering.abandon()
             raise

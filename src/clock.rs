@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A monotonic clock that includes suspend, and the wall clock, which is for display only.
+/// A monotonic clock that includes suspend, and the wall clock.
 pub trait Clock: Send + Sync + 'static {
     /// Time since a fixed point. Never decreases, and includes time in suspend.
     fn elapsed(&self) -> Duration;
@@ -15,7 +15,8 @@ pub trait Clock: Send + Sync + 'static {
     /// clock that stops during suspend.
     fn suspended(&self) -> Suspended;
 
-    /// Milliseconds since the Unix epoch. This clock can jump. For display only: no rule reads it.
+    /// Milliseconds since the Unix epoch. This clock can jump. No rule of leases reads it: it is for display, and for the expiry
+    /// of access tokens.
     fn wall_ms(&self) -> u64;
 }
 

@@ -108,6 +108,14 @@ impl AccessChange {
     pub fn has_expiry(&self) -> bool {
         matches!(self, AccessChange::AddExpiringToken { .. })
     }
+
+    /// Sets the creation of an expiring token to this time of the leader's wall clock. The token keeps its ttl.
+    pub fn begin_at(&mut self, wall_ms: u64) {
+        if let AccessChange::AddExpiringToken { created_wall_ms, expires_wall_ms, .. } = self {
+            *expires_wall_ms = wall_ms.saturating_add(expires_wall_ms.saturating_sub(*created_wall_ms));
+            *created_wall_ms = wall_ms;
+        }
+    }
 }
 
 /// The rights that a request needs.
@@ -335,8 +343,23 @@ impl Access {
                 let why = format!("after this change you could not undo it, because {denied}");
                 Denied::Refused(format!("{why}: use the credential of another principal with the right `admin`"))
             })?;
+            if !matches!(caller, Caller::Certificate(_)) && !next.has_lasting_admin() {
+                let why =
+                    "after this change each token with the right `admin` expires, and then no administrator is left";
+                return Err(Denied::Refused(format!("{why}: create one without a ttl first")));
+            }
         }
         Ok(())
+    }
+
+    /// Whether a principal with the right `admin` has a token that does not expire, or no token. One without a token uses a
+    /// certificate.
+    fn has_lasting_admin(&self) -> bool {
+        let AccessState { principals, expiries, .. } = self.state();
+        principals.iter().any(|(name, principal)| {
+            let mut tokens = principal.tokens.keys();
+            self.may(name, Right::Admin, "") && (tokens.len() == 0 || tokens.any(|id| !expiries.contains_key(id)))
+        })
     }
 
     fn check_change(&self, change: &AccessChange) -> Result<(), Denied> {
@@ -400,7 +423,10 @@ impl Access {
             AccessChange::SetRole { role, permissions } => _ = roles.insert(role, permissions),
             AccessChange::RemoveRole(role) => _ = roles.remove(&role),
             AccessChange::SetPrincipal { principal, roles } => principals.entry(principal).or_default().roles = roles,
-            AccessChange::RemovePrincipal(principal) => _ = principals.remove(&principal),
+            AccessChange::RemovePrincipal(principal) => {
+                let removed = principals.remove(&principal).unwrap_or_default();
+                removed.tokens.keys().for_each(|id| _ = expiries.remove(id));
+            }
             AccessChange::AddToken { principal, hash, created_wall_ms } => {
                 if let Some(principal) = principals.get_mut(&principal) {
                     principal.tokens.insert(hash.id(), Token { hash, created_wall_ms });
@@ -412,11 +438,11 @@ impl Access {
                     expiries.insert(hash.id(), expires_wall_ms);
                 }
             }
-            AccessChange::RemoveToken(id) => principals.values_mut().for_each(|principal| {
-                principal.tokens.remove(&id);
-            }),
+            AccessChange::RemoveToken(id) => {
+                expiries.remove(&id);
+                principals.values_mut().for_each(|principal| _ = principal.tokens.remove(&id));
+            }
         }
-        expiries.retain(|id, _| principals.values().any(|principal| principal.tokens.contains_key(id)));
         Access::from(state)
     }
 }

@@ -145,6 +145,36 @@ fn administrator_keeps_a_way_back() {
 }
 
 #[test]
+fn one_token_of_an_administrator_does_not_expire() {
+    let access = apply(&guarded(), &[principal("second", &["admin"]), expiring_token("second", 8, 50)]);
+    let second = Caller::Token(hash(8));
+    let refused = access.check(&second, &AccessChange::RemovePrincipal(name("root")));
+    assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("without a ttl")), "{refused:?}");
+    let lasting = access.with(&token("second", 9));
+    assert_eq!(lasting.check(&second, &AccessChange::RemovePrincipal(name("root"))), Ok(()));
+    // A certificate is a credential without a token.
+    let certificate = Caller::Certificate(name("second"));
+    assert_eq!(access.check(&certificate, &AccessChange::RemovePrincipal(name("root"))), Ok(()));
+    let third = access.with(&principal("third", &["admin"]));
+    assert_eq!(third.check(&second, &AccessChange::RemovePrincipal(name("root"))), Ok(()), "third has a certificate");
+}
+
+#[test]
+fn expiring_token_begins_at_the_clock_of_the_leader() {
+    let AccessChange::AddExpiringToken { expires_wall_ms, created_wall_ms, .. } = expiring_token("ci", 4, 900) else {
+        panic!("an expiring token")
+    };
+    let ttl_ms = expires_wall_ms - created_wall_ms;
+    let mut change = expiring_token("ci", 4, 900);
+    change.begin_at(5_000);
+    let access = guarded().with(&change);
+    assert_eq!((access.expired(4_999 + ttl_ms), access.expired(5_000 + ttl_ms)), (vec![], vec![hash(4).id()]));
+    let mut lasting = token("ci", 5);
+    lasting.begin_at(5_000);
+    assert_eq!(lasting, token("ci", 5));
+}
+
+#[test]
 fn changes_of_missing_things_are_refused() {
     let access = guarded();
     for change in [

@@ -84,7 +84,7 @@ pub struct MemberInfo {
     /// without TLS, or before such a connection.
     #[cfg_attr(feature = "server", schema(value_type = Option<String>, format = DateTime))]
     pub certificate_expires_at: Option<Timestamp>,
-    /// As the member answers the node that you asked; `null`: it does not answer, or has an older release.
+    /// As the member answered the node that you asked in the last 2 s; `null`: it did not, or has an older release.
     #[serde(default)]
     pub disk: Option<DiskState>,
 }

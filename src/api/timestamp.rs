@@ -8,7 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The last millisecond of the year 9999, and of RFC 3339.
 const MAX_MS: u64 = 253_402_300_799_999;
 
-/// Milliseconds since the Unix epoch, as text `2026-01-31T12:00:00.000Z`. For display only: no rule reads it.
+/// Milliseconds since the Unix epoch, as text `2026-01-31T12:00:00.000Z`. For display only, except the expiry of an access
+/// token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Path, State};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::Response;
 use serde::Deserialize;
@@ -164,8 +163,11 @@ pub(super) async fn create_token(
     Params(params): Params<TokenParams>,
 ) -> Result<Response, ProblemResponse> {
     let (added, created) = service::access::new_token(principal, params.ttl_ms.map(Duration::from_millis))?;
-    change(&app, &routing, added).await?;
-    Ok(response::json(StatusCode::OK, "application/json", &created))
+    let response = routing.send(&app, Request::ChangeAccess(added)).await?;
+    response::reply(response, |answer, _| {
+        let state = service::access::view(answer)?;
+        Ok(api::CreatedToken { expires_at: service::access::expires_at(&state, &created.id), ..created })
+    })
 }
 
 /// Revokes an access token: no node accepts it any more.

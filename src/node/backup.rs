@@ -1,5 +1,6 @@
 //! Backups that this node writes: to a stream, to a file, and on schedule.
 
+use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,6 +120,12 @@ impl<S: Storage, T: Transport> Node<S, T> {
     }
 }
 
+/// An error and its sources. A log in JSON has only the outermost error of a field that is an error.
+fn with_sources(error: &dyn Error) -> String {
+    let all = std::iter::successors(Some(error), |&error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn save_backup(
         self: &Arc<Self>,
@@ -180,7 +187,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
             if is_due && may_retry && self.requests.clock.leader_term().is_some() {
                 failed_at = self.write_scheduled(&folder).await.err().map(|error| {
-                    tracing::error!(error = &error as &dyn std::error::Error, "the scheduled backup failed");
+                    tracing::error!(error = %with_sources(&error), "the scheduled backup failed");
                     now_ms
                 });
                 let result = if failed_at.is_none() { &written } else { &failed };

@@ -213,7 +213,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                     self.record_contacts(&members);
                 }
             };
-            tokio::join!(update_quorum, tokio::time::sleep(INTERVAL));
+            tokio::join!(update_quorum, self.update_disks(), tokio::time::sleep(INTERVAL));
         }
     }
 

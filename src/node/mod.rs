@@ -136,6 +136,7 @@ pub(crate) struct NodeCore<S: Storage, T: Transport> {
     pub(crate) requests: Requests,
     backups: Backups,
     contacts: status::Contacts,
+    disks: status::Disks,
     leader_changes: status::LeaderChanges,
     lifecycle: Lifecycle<S>,
     tls: Option<NodeTls>,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join, join_all};
+use futures_util::future::{Either, FutureExt, join_all, select};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ pub struct MemberStatus {
     /// presented in its last connection with the answering node. `None` without TLS, or before such a connection.
     #[serde(skip)]
     pub certificate_expires_ms: Option<u64>,
-    /// As the member answers `node`. `None` if it does not answer, or has an older release.
+    /// As the member answered `node` in the last 2 s. `None` if it did not answer, or has an older release.
     #[serde(skip)]
     pub disk: Option<DiskState>,
 }
@@ -98,8 +98,8 @@ pub struct MemberStatus {
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the status of the cluster.
     ///
-    /// The members are the leader's view, and each tells this node the state of its disk. If no leader answers within
-    /// 250 ms, they are this node's own view, from the members that answered it in that time.
+    /// The members are the leader's view. If no leader answers within 250 ms, they are this node's own view, from the
+    /// members that answered it in that time.
     ///
     /// # Cancel safety
     ///
@@ -109,8 +109,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         let leadership = inner.raft.leadership();
         let (quorum, mut members) = match leadership.leader {
             Some(leader) if leader == inner.settings.id => {
-                let asked = inner.asked(inner.members()).boxed().await;
-                (true, with_disks(inner.judged_by_leader(inner.members()), &asked))
+                (true, inner.with_disks(inner.judged_by_leader(inner.members())))
             }
             Some(_) => self.members_at_follower().await,
             None => (false, inner.asked(inner.members()).boxed().await),
@@ -139,10 +138,15 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns whether the leader answers, and the members. Asks all members at once, so that one limit is enough.
     async fn members_at_follower(&self) -> (bool, Vec<MemberStatus>) {
         // Without the boxes, the types of the callers are nested too deeply for the compiler.
-        let asked = self.inner.asked(self.inner.members()).boxed();
-        match join(self.members_at_leader().boxed(), asked).await {
-            (Some(members), asked) => (true, with_disks(self.inner.judged_by_leader(members), &asked)),
-            (None, asked) => (false, asked),
+        let own = self.inner.asked(self.inner.members()).boxed();
+        let (at_leader, own) = match select(self.members_at_leader().boxed(), own).await {
+            Either::Left((Some(members), _)) => (Some(members), Vec::new()),
+            Either::Left((None, own)) => (None, own.await),
+            Either::Right((own, at_leader)) => (at_leader.await, own),
+        };
+        match at_leader {
+            Some(members) => (true, self.inner.with_disks(self.inner.judged_by_leader(members))),
+            None => (false, own),
         }
     }
 
@@ -241,6 +245,21 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
+    /// Sets the last known state of each member's disk.
+    fn with_disks(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
+        let disks = self.disks.lock();
+        let disk = |id| if id == self.settings.id { Some(self.disk_state()) } else { disks.get(&id).copied() };
+        members.into_iter().map(|member| MemberStatus { disk: disk(member.id), ..member }).collect()
+    }
+
+    /// Asks all members for the states of their disks.
+    pub(super) async fn update_disks(&self) {
+        let members = self.members();
+        let asked = members.iter().map(|member| async { Some((member.id, self.disk_of(member).await.flatten()?)) });
+        let answers = join_all(asked).await;
+        *self.disks.lock() = answers.into_iter().flatten().collect();
+    }
+
     /// Sets the state of each member: whether it answers this node, and the state of its disk.
     async fn asked(&self, members: Vec<MemberStatus>) -> Vec<MemberStatus> {
         let asked = members.into_iter().map(|member| async move {
@@ -258,11 +277,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     }
 }
 
-/// Sets the state of the disk of each member from its answer to this node.
-fn with_disks(members: Vec<MemberStatus>, asked: &[MemberStatus]) -> Vec<MemberStatus> {
-    let disk = |id| asked.iter().find(|member| member.id == id)?.disk;
-    members.into_iter().map(|member| MemberStatus { disk: disk(member.id), ..member }).collect()
-}
+/// The last answer of each member about its disk.
+pub(super) type Disks = Mutex<BTreeMap<NodeId, DiskState>>;
 
 pub(super) type LeaderChanges = Mutex<VecDeque<LeaderChange>>;
 

@@ -147,7 +147,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
     /// [`access`](Self::access), and revoke it.
     pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
         let (change, created) = new_token(principal.clone(), ttl).map_err(CallError::Refused)?;
-        self.change_access(change).await.map(|_| created)
+        let state = self.change_access(change).await?;
+        Ok(CreatedToken { expires_at: expires_at(&state, &created.id), ..created })
     }
 
     /// Revokes the access token with this public id.
@@ -192,18 +193,23 @@ pub(crate) fn new_token(
     let token = AccessToken::from_secret(rand::random());
     let hash = TokenHash::of(&token);
     let created_wall_ms = SystemClock.wall_ms();
-    let expires_wall_ms = ttl_ms.map(|ttl_ms| created_wall_ms.saturating_add(ttl_ms));
     let created = CreatedToken {
         id: hash.id().to_string(),
         principal: principal.clone().into(),
         token: token.expose().to_owned(),
-        expires_at: expires_wall_ms.map(Timestamp::from_millis),
+        expires_at: None,
     };
-    let change = match expires_wall_ms {
+    let change = match ttl_ms.map(|ttl_ms| created_wall_ms.saturating_add(ttl_ms)) {
+        // The leader replaces both times by those of its own clock.
         Some(expires_wall_ms) => AccessChange::AddExpiringToken { principal, hash, created_wall_ms, expires_wall_ms },
         None => AccessChange::AddToken { principal, hash, created_wall_ms },
     };
     Ok((change, created))
+}
+
+/// When the token with this id expires.
+pub(crate) fn expires_at(state: &AccessControl, id: &str) -> Option<Timestamp> {
+    state.principals.iter().flat_map(|principal| &principal.tokens).find(|token| token.id == id)?.expires_at
 }
 
 /// Converts the state of access control.

@@ -19,7 +19,7 @@ async fn until_ready(node: &TestNode) {
     }
 }
 
-/// The disks of all members, as each node shows them.
+/// The disks of all members, as each node shows them, at most 2 s old.
 async fn disks(cluster: &Cluster) -> BTreeSet<BTreeMap<u64, Option<DiskState>>> {
     let mut views = BTreeSet::new();
     for id in cluster.ids() {
@@ -46,6 +46,8 @@ async fn survives_a_stall(cluster: &Cluster, at: u64) {
     cluster.disk(at).sync();
     let ready = tokio::time::timeout(Duration::from_secs(5), until_ready(node)).await;
     assert!(ready.is_ok(), "the disk works again: {:?}", node.health());
+    // A node asks the others each second.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(disks(cluster).await, BTreeSet::from([disks_with(cluster, at, DiskState::Ok)]));
     let again = Instant::now();
     cluster.hang_disk(at);

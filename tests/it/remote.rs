@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tenure::access::AccessName;
 use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release};
 use tenure::client::{CallError, Coordinator, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
 use tenure::token::FencingToken;
@@ -21,6 +22,8 @@ steady!(
 strict!(
     watch_ends_at_a_refusal_while_a_node_is_down,
     watch_opens_at_a_node_that_learns_the_token,
+    watch_that_a_node_refused_before_an_outage_is_unavailable,
+    token_that_an_older_node_would_never_expire_is_revoked,
     wait_stays_at_its_node_while_that_is_ready,
     error_names_the_node_and_its_cause,
     lists_send_the_filters_that_are_set,
@@ -380,4 +383,28 @@ async fn watch_opens_at_a_node_that_learns_the_token() {
     let node = node.await;
     let next = remote(&[&node.address]).watch("", None).next().await;
     assert!(next.is_ok(), "{next:?}");
+}
+
+/// The last answer of a node counts.
+async fn watch_that_a_node_refused_before_an_outage_is_unavailable() {
+    let node = ScriptedNode::start(vec![problem(Code::Unauthenticated), problem(Code::NoLeader)]).await;
+    let ended = remote(&[&node.address]).watch("", None).next().await;
+    assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
+}
+
+/// A node of a release without expiry ignores the ttl.
+async fn token_that_an_older_node_would_never_expire_is_revoked() {
+    let created = json!({ "id": "0123456789abcdef", "principal": "ci", "token": "tenure_secret" });
+    let state = json!({ "enabled": true, "roles": [], "principals": [] });
+    let node = ScriptedNode::start(vec![answer(200, created), answer(200, state)]).await;
+    let principal = AccessName::new("ci").expect("valid");
+    let refused = remote(&[&node.address]).create_token(&principal, Some(Duration::from_secs(60))).await;
+    let Err(CallError::Refused(problem)) = &refused else { panic!("{refused:?}") };
+    assert_eq!(problem.code, Code::AccessRefused);
+    let asked: Vec<String> = (0..node.request_count()).map(|number| node.request(number)).collect();
+    let paths = [
+        "POST /v1/access/principals/ci/tokens?ttl_ms=60000 HTTP/1.1",
+        "DELETE /v1/access/tokens/0123456789abcdef HTTP/1.1",
+    ];
+    assert_eq!(asked, paths);
 }

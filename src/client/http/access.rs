@@ -8,7 +8,7 @@ use super::Remote;
 use super::call::Call;
 use super::remote::to_json;
 use crate::access::AccessName;
-use crate::api::{AccessControl, CreatedToken, Permission, SetPrincipal, SetRole};
+use crate::api::{AccessControl, Code, CreatedToken, Permission, Problem, SetPrincipal, SetRole};
 use crate::client::CallError;
 use crate::client::retry::RetryPolicy;
 
@@ -87,7 +87,14 @@ impl Remote {
     pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
         let query = ttl.map(|ttl| format!("?ttl_ms={}", ttl.as_millis())).unwrap_or_default();
         let path = format!("v1/access/principals/{principal}/tokens{query}");
-        self.send(self.call(Method::POST, path, RetryPolicy::Never)).await
+        let created: CreatedToken = self.send(self.call(Method::POST, path, RetryPolicy::Never)).await?;
+        if ttl.is_some() && created.expires_at.is_none() {
+            // A node of an older release ignores the ttl.
+            self.revoke_token(&created.id).await?;
+            let detail = "a node has an older release, so the token would not expire: it is revoked; upgrade all nodes";
+            return Err(CallError::Refused(Box::new(Problem::new(Code::AccessRefused, detail))));
+        }
+        Ok(created)
     }
 
     /// Revokes the access token with this public id.

@@ -55,8 +55,8 @@ impl Watch {
     /// # Errors
     ///
     /// - Refused as `compacted`: the cluster no longer keeps the next events. List the leases and start a new watch.
-    /// - Refused as `unauthenticated` or `forbidden`: each node has said so twice. The rights of a new token reach the nodes
-    ///   one heartbeat interval late.
+    /// - Refused as `unauthenticated` or `forbidden`: two nodes, or one node twice, have said so in two rounds over the nodes.
+    ///   The rights of a new token reach the nodes one heartbeat interval late.
     /// - Unavailable: no node opened a stream within the timeout of the [`Remote`]. The next call tries again.
     ///
     /// # Cancel safety
@@ -90,8 +90,8 @@ impl Watch {
         query.extend(self.position.map(|position| ("after", position.to_string())));
         // For each node, why its last attempt failed.
         let mut reasons = BTreeMap::new();
-        // The answers with which access control refuses the caller, and the last of them.
-        let (mut denials, mut denied) = (0, None);
+        // The answers with which access control refuses the caller, and the nodes whose last answer is such a one.
+        let (mut denials, mut denied) = (0, BTreeMap::new());
         for attempt in 0.. {
             let (index, endpoint) = at(&urls, first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
@@ -112,15 +112,20 @@ impl Watch {
                 WatchRefusal::Final(problem) => return Err(CallError::Refused(problem)),
                 WatchRefusal::Denied(problem) => {
                     denials += 1;
-                    denied.insert(problem).detail.clone()
+                    let why = problem.detail.clone();
+                    denied.insert(index, problem);
+                    why
                 }
-                WatchRefusal::Unavailable(why) => why,
+                WatchRefusal::Unavailable(why) => {
+                    denied.remove(&index);
+                    why
+                }
             };
             reasons.insert(index, why);
             let is_over = began.elapsed() >= self.remote.budget.total;
             // A node that applied a new token late accepts it in the second round.
             let is_denied = is_over || (denials > 1 && attempt + 1 >= 2 * urls.len());
-            if let Some(problem) = denied.take_if(|_| is_denied) {
+            if is_denied && let Some((_, problem)) = denied.pop_first() {
                 return Err(CallError::Refused(problem));
             }
             if is_over {

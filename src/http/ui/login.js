@@ -42,7 +42,8 @@ export class Login {
         try {
             await this.#api.json("v1/cluster", { token });
         } catch (error) {
-            this.#explain("The cluster refuses this token", asFailure(error));
+            const failure = asFailure(error);
+            this.#explain(failure.code === "no_leader" ? "The node cannot check this token" : "The cluster refuses this token", failure);
             this.#input.select();
             return;
         }

@@ -75,7 +75,7 @@ export class Timeline {
      * @returns {Entry[]} */
     #leaderEntries(cluster) {
         const entries = [];
-        for (const { term, leader, at } of cluster.leader_changes) {
+        for (const { term, leader, at } of cluster.leader_changes ?? []) {
             if (term <= this.#last.term) continue;
             const from = this.#last.leader === null ? "" : `, before node ${this.#last.leader}`;
             const text = leader === this.#last.leader ? `Node ${leader} leads again, in term ${term}` : `Node ${leader} leads in term ${term}${from}`;
@@ -162,8 +162,12 @@ function changesOfMembers(before, after) {
         const old = known.get(member.id);
         known.delete(member.id);
         if (!old) news.push(["cluster", `Node ${member.id} was added`]);
-        else if (old.disk !== "stalled" && member.disk === "stalled") news.push(["stalled", `The disk of node ${member.id} is stalled`]);
         else if (old.state !== member.state) news.push([member.state, `Node ${member.id} is ${format.wordsOf(member.state).toLowerCase()}`]);
+    }
+    for (const { id, disk } of after.members) {
+        const old = before.members.find((member) => member.id === id)?.disk;
+        if (disk === "stalled" && old !== "stalled") news.push(["stalled", `The disk of node ${id} is stalled`]);
+        if (disk === "ok" && old === "stalled") news.push(["ok", `The disk of node ${id} works again`]);
     }
     for (const id of known.keys()) news.push(["cluster", `Node ${id} was removed`]);
     return news;

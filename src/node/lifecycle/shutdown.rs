@@ -18,6 +18,7 @@ use crate::peer::Transport;
 use crate::raft::{RaftHandle, State};
 use crate::storage::Storage;
 use crate::time::{self, inherit_time};
+use crate::types::Role;
 
 /// Longest time that a node stays a voter during its shutdown, so that clients of other nodes can release leases.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -180,7 +181,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
         inner.lifecycle.draining.store(true, Ordering::Relaxed);
         inner.end_local_waits().await;
         inner.stay_for_releases().await;
-        if inner.requests.clock.leader_term().is_some() {
+        let has_successor = inner.members().iter().any(|member| member.role == Role::Follower);
+        if has_successor && inner.requests.clock.leader_term().is_some() {
             match inner.raft.transfer_leadership(inner.settings.timeouts.transfer_leadership).await {
                 Ok(to) => tracing::info!(to, "leadership transferred"),
                 Err(error) => {

@@ -260,6 +260,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
             },
             backups: Backups::default(),
             contacts: Default::default(),
+            disks: Default::default(),
             leader_changes: Default::default(),
             lifecycle,
             tls,

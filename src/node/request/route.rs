@@ -329,14 +329,16 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     }
 
     /// Decides by the state of this node. See [`Access::authorize`]. A node that hears no leader may lack the newest
-    /// principals and access tokens, so it refuses no caller as unknown.
+    /// principals and access tokens, so it refuses no identified caller.
     pub(in crate::node) fn authorize(
         &self,
         caller: &Caller,
         need: &Need<'_>,
     ) -> Result<Option<AccessName>, RequestError> {
         self.access().authorize(caller, need).map_err(|denied| match denied {
-            Denied::Unauthenticated(_) if *caller != Caller::Anonymous && !self.hears_leader() => {
+            Denied::Unauthenticated(_) | Denied::Forbidden(_)
+                if *caller != Caller::Anonymous && !self.hears_leader() =>
+            {
                 RequestError::NoLeader
             }
             denied => RequestError::Denied(denied),
@@ -356,7 +358,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             for id in self.access().expired(wall_ms) {
                 let removed = self.change_access(&leader_term, &Caller::Program, AccessChange::RemoveToken(id)).await;
                 match removed {
-                    Ok(_) => tracing::info!(%id, "an access token has expired"),
+                    Ok(_) => tracing::info!(%id, "the access token has expired: the leader removed it"),
                     Err(error) => tracing::debug!(%id, ?error, "the expired access token is not removed yet"),
                 }
             }
@@ -369,8 +371,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         &self,
         leader_term: &LeaderTerm,
         caller: &Caller,
-        change: AccessChange,
+        mut change: AccessChange,
     ) -> Result<Answer, ProposeError> {
+        change.begin_at(self.requests.clock.reading().1);
         let timeout = self.settings.timeouts.request;
         let made = tokio::time::timeout(timeout, async {
             let _one_at_a_time = self.requests.access_changes.lock().await;

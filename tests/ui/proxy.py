@@ -8,13 +8,20 @@ The proxy prints its address.
 
 import http.client
 import mimetypes
+import os
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ASSETS = Path(__file__).resolve().parent.parent.parent / "src/http/ui"
+DOCUMENTATION = Path(__file__).resolve().parent.parent.parent / "docs/ui.md"
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -94,6 +101,44 @@ class Proxy:
             pass
         finally:
             connection.close()
+
+
+class Nginx:
+    """nginx with the block of docs/ui.md, in front of the node at `upstream`."""
+
+    PROGRAM = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
+
+    def __init__(self, upstream):
+        block = re.search(r"```nginx\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL).group(1)
+        assert "http://127.0.0.1:7101" in block, block
+        self.folder = tempfile.TemporaryDirectory()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        folders = "".join(
+            f"{kind}_temp_path {self.folder.name}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        )
+        settings = Path(self.folder.name) / "nginx.conf"
+        settings.write_text(
+            f"daemon off;\nmaster_process off;\npid {self.folder.name}/pid;\nerror_log {self.folder.name}/error.log;\n"
+            f"events {{}}\nhttp {{\naccess_log off;\n{folders}server {{\nlisten 127.0.0.1:{port};\n"
+            f"{block.replace('http://127.0.0.1:7101', upstream)}}}\n}}\n"
+        )
+        self.process = subprocess.Popen([self.PROGRAM, "-c", settings, "-p", self.folder.name], stderr=subprocess.DEVNULL)
+        self.url = f"http://127.0.0.1:{port}/tenure"
+        deadline = time.monotonic() + 15
+        while not accepts(port):
+            assert self.process.poll() is None and time.monotonic() < deadline, "nginx does not start"
+            time.sleep(0.05)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(15)
+        self.folder.cleanup()
+
+
+def accepts(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answer(handler, status, kind, body, headers=None):

@@ -396,15 +396,18 @@ async fn watch_that_a_node_refused_before_an_outage_is_unavailable() {
 async fn token_that_an_older_node_would_never_expire_is_revoked() {
     let created = json!({ "id": "0123456789abcdef", "principal": "ci", "token": "tenure_secret" });
     let state = json!({ "enabled": true, "roles": [], "principals": [] });
-    let node = ScriptedNode::start(vec![answer(200, created), answer(200, state)]).await;
+    let node = ScriptedNode::start(vec![answer(200, &created), answer(200, state)]).await;
     let principal = AccessName::new("ci").expect("valid");
     let refused = remote(&[&node.address]).create_token(&principal, Some(Duration::from_secs(60))).await;
-    let Err(CallError::Refused(problem)) = &refused else { panic!("{refused:?}") };
-    assert_eq!(problem.code, Code::AccessRefused);
+    assert!(matches!(&refused, Err(CallError::Refused(why)) if why.code == Code::AccessRefused), "{refused:?}");
     let asked: Vec<String> = (0..node.request_count()).map(|number| node.request(number)).collect();
     let paths = [
         "POST /v1/access/principals/ci/tokens?ttl_ms=60000 HTTP/1.1",
         "DELETE /v1/access/tokens/0123456789abcdef HTTP/1.1",
     ];
     assert_eq!(asked, paths);
+    // An error that hides the token would leave it valid forever.
+    let node = ScriptedNode::start(vec![answer(200, created), problem(Code::NoLeader)]).await;
+    let unknown = remote(&[&node.address]).create_token(&principal, Some(Duration::from_secs(60))).await;
+    assert!(matches!(&unknown, Err(CallError::Unknown { why, .. }) if why.contains("0123456789abcdef")), "{unknown:?}");
 }

@@ -83,14 +83,22 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    /// - Refused as `not_found`, and the errors of [`access`](Self::access).
+    /// - Refused as `access_refused`: a node of an older release ignored the `ttl`, and this call has revoked the token.
+    /// - Unknown with the id of the token: that revocation failed.
     pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
         let query = ttl.map(|ttl| format!("?ttl_ms={}", ttl.as_millis())).unwrap_or_default();
         let path = format!("v1/access/principals/{principal}/tokens{query}");
         let created: CreatedToken = self.send(self.call(Method::POST, path, RetryPolicy::Never)).await?;
         if ttl.is_some() && created.expires_at.is_none() {
             // A node of an older release ignores the ttl.
-            self.revoke_token(&created.id).await?;
+            self.revoke_token(&created.id).await.map_err(|error| CallError::Unknown {
+                why: format!(
+                    "a node has an older release, so token {} does not expire; revoke it: {error}",
+                    created.id
+                ),
+                last: None,
+            })?;
             let detail = "a node has an older release, so the token would not expire: it is revoked; upgrade all nodes";
             return Err(CallError::Refused(Box::new(Problem::new(Code::AccessRefused, detail))));
         }

@@ -116,7 +116,8 @@ async fn survivor_of_three_reports_no_quorum() {
         for id in dead {
             cluster.restart(id).await;
         }
-        cluster.leader().await;
+        // The new leader serves from the commit of its first entry on.
+        held(cluster.node(survivor), acquire("job", "a", 1_000, None)).await;
         assert!(cluster.node(survivor).status().await.quorum);
         cluster.shutdown().await;
     }

@@ -32,7 +32,10 @@ impl Answer {
 /// An error of the database or of the lease service: 500, and nothing is changed.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Answer {
     fn from(error: E) -> Answer {
-        Answer::message(StatusCode::INTERNAL_SERVER_ERROR, &error.into().to_string())
+        let error = error.into();
+        // The message of a database error is in its source.
+        let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+        Answer::message(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}{source}"))
     }
 }
 

@@ -65,6 +65,7 @@ def etcd(stage: Stage) -> str:
     failed = subprocess.run(command, env=stage.environment, capture_output=True, text=True, timeout=20)
     require((failed.returncode, "exit status 7" in failed.stderr) == (1, True), f"etcdctl lock: {failed}")
 
+    stage.start("old-observe.sh", "observer")
     stage.start("old-elect.sh", "F")
     wait_for(lambda: "host-F" in stage.output("F"), 20, "F leads")
     stage.start("old-elect.sh", "G")
@@ -72,6 +73,8 @@ def etcd(stage: Stage) -> str:
     require("host-G" not in stage.output("G"), "two leaders")
     stage.kill("F", signal.SIGTERM)
     wait_for(lambda: "host-G" in stage.output("G"), 20, "G leads")
+    wait_for(lambda: "host-G" in stage.output("observer"), 20, "the observer sees G")
+    require("host-F" in stage.output("observer"), stage.output("observer"))
     return f"takeover beside the running command after {took:.1f} s"
 
 
@@ -93,7 +96,7 @@ def consul(stage: Stage) -> str:
 
 
 def redis(stage: Stage) -> str:
-    """Redlock without renewals."""
+    """Redlock of pottery, without renewals."""
     stage.start("old.py", "A")
     stage.wait_start("A")
     stage.start("old.py", "B")
@@ -108,6 +111,32 @@ def redis(stage: Stage) -> str:
     took = stage.wait_start("D", seconds=5 + MARGIN).at - killed
     require(stage.finish("D") == 0, stage.output("D"))
     return f"second process beside the first, takeover after {took:.1f} s"
+
+
+def node_redlock(stage: Stage) -> str:
+    """Redlock with renewals, and without a token. A program tries for 2 s."""
+    stage.start("old.mjs", "A")
+    first = stage.wait_start("A")
+    # Longer than the ttl: the lock is renewed.
+    wait_for(lambda: time.monotonic() > first.at + 7, 9, "the ttl passes")
+    code, output = stage.run("old.mjs", "B")
+    require(code != 0 and "unable to achieve a quorum" in output, f"B ends with {code}: {output}")
+    require(stage.finish("A") == 0, stage.output("A"))
+    stage.start("old.mjs", "C")
+    stage.wait_start("C")
+    killed = stage.kill("C")
+    wait_for(lambda: time.monotonic() > killed + 4, 5, "most of the ttl passes")
+    stage.start("old.mjs", "D")
+    took = stage.wait_start("D").at - killed
+    # A paused holder still works when the next one starts. Then it ends with an error.
+    paused = stage.kill("D", signal.SIGSTOP)
+    wait_for(lambda: time.monotonic() > paused + 5.5, 7, "the ttl passes")
+    stage.start("old.mjs", "E")
+    stage.wait_start("E", "overlap")
+    stage.kill("D", signal.SIGCONT)
+    require(stage.finish("D") != 0, f"D does not notice that its lock has ended: {stage.output('D')}")
+    require(stage.finish("E") == 0, stage.output("E"))
+    return f"takeover after {took:.1f} s, and beside a paused holder"
 
 
 @contextlib.contextmanager

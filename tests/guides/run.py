@@ -21,7 +21,7 @@ sys.path.insert(0, str(CLIENT / "tests"))
 import old_sides  # noqa: E402
 import services  # noqa: E402
 from nodes import Cluster, binary  # noqa: E402
-from stage import PAGES, CheckFailed, Stage, require, wait_for  # noqa: E402
+from stage import NODE_MODULES, PAGES, CheckFailed, Stage, require, wait_for  # noqa: E402
 
 TTL = 5
 # The next log entry with the time, and slow machines.
@@ -72,6 +72,16 @@ def needs_client_go() -> str:
     return "" if complete else "install Debian's packages golang-go and golang-k8s-client-go-dev, from Debian 13 on"
 
 
+def needs_node() -> str:
+    """The reason if Node.js or its packages are missing."""
+    return "" if NODE_MODULES.is_dir() and not services.missing("node") else "install Node.js 20 or later with npm"
+
+
+def needs_node_redlock() -> str:
+    """The reason if Redis or Node.js is missing."""
+    return needs("Debian's package redis-server", "redis-server")() or needs_node()
+
+
 PEERS = {
     "etcd": Peer(
         {"new.sh": "nightly", "new-elect.sh": "billing"},
@@ -84,9 +94,12 @@ PEERS = {
         (OldSide("old", old_sides.consul, needs("the package consul (Debian 11, or HashiCorp's)", "consul")),),
     ),
     "redis": Peer(
-        {"new.py": "report:nightly", "new.sh": "report:daily"},
+        {"new.py": "report:nightly", "new.mjs": "report:weekly", "new.sh": "report:daily"},
         services.redis,
-        (OldSide("old", old_sides.redis, needs("Debian's package redis-server", "redis-server")),),
+        (
+            OldSide("old (pottery)", old_sides.redis, needs("Debian's package redis-server", "redis-server")),
+            OldSide("old (node-redlock)", old_sides.node_redlock, needs_node_redlock),
+        ),
     ),
     "zookeeper": Peer(
         {"new.py": "reports/nightly", "new.sh": "reports/daily", "new-elect.py": "shop/billing"},
@@ -118,6 +131,9 @@ def check_new(stage: Stage, cluster: Cluster, file: str, lease: str) -> str:
     def holder_token() -> str:
         return str(json.loads(cluster.fetch(path))["token"])
 
+    is_observed = file == "new-elect.sh" and "new-observe.sh" in stage.files
+    if is_observed:
+        stage.start("new-observe.sh", "observer")
     stage.start(file, "A")
     first = stage.wait_start("A")
     require(first.token == holder_token(), f"A has the token {first.token}, the lease {holder_token()}")
@@ -136,6 +152,10 @@ def check_new(stage: Stage, cluster: Cluster, file: str, lease: str) -> str:
     require(third.token == holder_token(), f"C has the token {third.token}, the lease {holder_token()}")
     require(stage.finish("C") == 0, f"C fails: {stage.output('C')}")
     require(int(first.token) < int(second.token) < int(third.token), "the tokens do not rise")
+    if is_observed:
+        wait_for(lambda: third.token in stage.output("observer"), 20, "the observer sees C")
+        tokens = [token for token in (first.token, second.token, third.token) if token in stage.output("observer")]
+        require(len(tokens) == 3, f"the observer prints {stage.output('observer')}")
     return f"takeover after {third.at - killed:.1f} s"
 
 
@@ -180,6 +200,9 @@ def check_peer(name: str, folder: Path, cluster: Cluster, bin_folder: Path) -> t
             service.stop()
 
     for file, lease in peer.programs.items():
+        if file.endswith(".mjs") and (lack := needs_node()):
+            lines.append(f"{name} {file}: NOT CHECKED: {lack}")
+            continue
         side(file, lambda file=file, lease=lease: new(file, lease))
     for number, old_side in enumerate(peer.old_sides):
         if lack := old_side.lacks():

@@ -18,8 +18,10 @@ HERE = Path(__file__).resolve().parent
 JARS = Path("/usr/share/java")
 # Their manifests name the other jars.
 CLASSPATH = f".:{JARS / 'curator-recipes.jar'}:{JARS / 'zookeeper.jar'}"
+# The script `check` installs it.
+NODE_MODULES = HERE.parent.parent / "target" / "guides" / "node" / "node_modules"
 PAGES = HERE.parent.parent / "docs" / "coming-from"
-BLOCK = re.compile(r"^```\w+\n((?:#|//) (\S+\.(?:sh|py|java|go))\n.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n((?:#|//) (\S+\.(?:sh|py|java|go|mjs))\n.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Stage:
             (folder / name).write_text(block)
         for name in ("report", "report.py", "billing", "billing.py"):
             shutil.copy(HERE / "work.py", folder / name)
+        shutil.copy(HERE / "report.mjs", folder)
+        (folder / "node_modules").symlink_to(NODE_MODULES)
 
     def compile_java(self) -> None:
         """Compiles the Java programs of the page and their work."""
@@ -88,6 +92,7 @@ class Stage:
         commands = {
             ".sh": ["sh", file],
             ".py": [sys.executable, file],
+            ".mjs": ["node", file],
             ".go": [f"./{Path(file).stem}"],
             ".java": ["java", "-Xmx64m", "-cp", CLASSPATH, Path(file).stem],
         }

@@ -122,6 +122,8 @@ async fn lease_service_answers_as_documented() {
     assert_eq!((status, &problem["code"], &problem["holder"]), (409, &json!("held"), &json!("a")));
     let (status, again) = three.acquire("task:1", "a").await;
     assert_eq!((status, id(&again), &again["created_at"]), (200, id(&lease), &lease["created_at"]));
+    assert!(time(&again, "renewed_at") >= time(&lease, "created_at"), "the second POST renews: {again}");
+    assert_eq!(time(&again, "expires_at") - time(&again, "renewed_at"), 30_000);
     let (status, renewed) = two.renew("task:1", "a").await;
     assert_eq!((status, id(&renewed)), (200, id(&lease)));
     assert_eq!(time(&renewed, "expires_at") - time(&renewed, "renewed_at"), 30_000);
@@ -143,12 +145,14 @@ async fn lease_service_answers_as_documented() {
     assert_eq!(one.release("task:1", "a").await.0, 404, "a second release");
     assert_eq!(one.renew("task:1", "a").await.0, 404, "a renewal after the release");
     assert_eq!(two.resources("released").await, ["task:1"]);
-    assert_eq!(two.get(&format!("/api/leases/{}", id(&lease))).await, (200, released));
+    assert_eq!(two.get(&format!("/api/leases/{}", id(&lease))).await, (200, released.clone()));
     let (status, all) = one.get("/api/leases").await;
     assert_eq!((status, &all["status"], all["leases"].as_array().map(Vec::len)), (200, &json!("ready"), Some(2)));
 
     let (status, next) = one.acquire("task:1", "b").await;
-    assert_eq!(status, 201);
+    assert_eq!((status, &next["renewed_at"], &next["released_at"]), (201, &Value::Null, &Value::Null), "{next}");
+    assert!(time(&next, "created_at") >= time(&released, "released_at"), "{next}");
+    assert_eq!(time(&next, "expires_at") - time(&next, "created_at"), 30_000);
     safety!(id(&next) > id(&lease), "the id fell from {lease} to {next}");
     let by_id = |id: u64| format!("/api/leases/{id}");
     assert!(one.resources("released").await.is_empty(), "a resource has one record");
@@ -250,6 +254,8 @@ async fn lease_service_gives_expired_leases_away() {
     let (_, lease) = service.acquire("job", "a").await;
     assert_eq!(time(&lease, "expires_at") - time(&lease, "created_at"), 1_500);
     let began = Instant::now();
+    let (status, lease) = service.renew("job", "a").await;
+    assert_eq!(status, 200, "{lease}");
     while service.resources("expired").await.is_empty() {
         assert!(began.elapsed() < SOON, "the lease does not expire");
     }
@@ -260,9 +266,15 @@ async fn lease_service_gives_expired_leases_away() {
     let (_, expired) = service.get(&format!("/api/leases/{}", id(&lease))).await;
     assert_eq!((&expired["holder"], &expired["released_at"]), (&json!("a"), &Value::Null));
     assert!(time(&expired, "expires_at") >= time(&lease, "expires_at"), "{expired}");
+    for kept in ["created_at", "renewed_at"] {
+        assert_eq!(expired[kept], lease[kept], "{kept}");
+    }
     assert!(service.resources("active").await.is_empty());
     let (status, next) = service.acquire("job", "b").await;
     assert_eq!((status, &next["holder"], &next["renewed_at"]), (201, &json!("b"), &Value::Null));
+    assert_eq!(next["released_at"], Value::Null);
+    assert!(time(&next, "created_at") >= time(&expired, "expires_at"), "{next} before {expired}");
+    assert_eq!(time(&next, "expires_at") - time(&next, "created_at"), 1_500);
     safety!(id(&next) > id(&lease), "the id fell from {lease} to {next}");
     assert_eq!(service.renew("job", "a").await.0, 404, "the former holder");
 }

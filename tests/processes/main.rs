@@ -53,6 +53,7 @@ mod restore;
 mod returning;
 mod shutdown;
 mod strangers;
+mod task_leases;
 mod task_queue;
 mod tls;
 #[cfg(feature = "otel")]

@@ -26,7 +26,7 @@ steady!(
     generator_answers_without_a_holder,
 );
 
-const TTL_MS: u64 = 1_000;
+pub const TTL_MS: u64 = 1_000;
 const POLL: Duration = Duration::from_millis(10);
 /// Faults of each kind.
 const FAULTS: usize = 6;
@@ -47,27 +47,33 @@ const COLUMNS: [&str; 10] = [
     "task_output",
 ];
 
-struct Queue<'a> {
+pub struct Queue<'a> {
     cluster: &'a Cluster,
-    database: Database,
+    pub database: Database,
     text: String,
 }
 
 impl<'a> Queue<'a> {
-    async fn new(cluster: &'a Cluster, server: &PostgresServer) -> Queue<'a> {
+    pub async fn new(cluster: &'a Cluster, server: &PostgresServer) -> Queue<'a> {
         Queue { cluster, database: server.connect().await, text: server.text() }
     }
 
-    fn start(&self, name: &str, arguments: &[&str]) -> Process {
+    /// Starts a part with these environment variables.
+    pub fn start_with(&self, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Process {
         let mut command = example("task_queue");
         command.args(arguments).env("DATABASE_URL", &self.text);
         command.env("TENURE_ENDPOINTS", self.cluster.client.endpoints()).env("EXAMPLE_TTL_MS", TTL_MS.to_string());
+        command.envs(variables.iter().copied());
         Process::start(name, command, self.cluster.folder())
     }
 
     /// Starts a service or a generator, and returns its address.
-    async fn serve(&self, kind: &str) -> (Process, String) {
-        let mut process = self.start(kind, &[kind]);
+    pub async fn serve(&self, kind: &str) -> (Process, String) {
+        self.serve_with(kind, &[]).await
+    }
+
+    pub async fn serve_with(&self, kind: &str, variables: &[(&str, &str)]) -> (Process, String) {
+        let mut process = self.start_with(kind, &[kind], variables);
         let began = Instant::now();
         loop {
             let printed = process.printed();
@@ -81,11 +87,11 @@ impl<'a> Queue<'a> {
         }
     }
 
-    async fn count(&self, query: &str) -> i64 {
+    pub async fn count(&self, query: &str) -> i64 {
         self.database.query_one(query, &[]).await.expect("the query is valid").get(0)
     }
 
-    async fn insert(&self, tasks: i64) {
+    pub async fn insert(&self, tasks: i64) {
         const INSERT: &str =
             "INSERT INTO tasks (task_data) SELECT '{\"sleep_duration_ms\": 20}' FROM generate_series(1, $1::bigint)";
         self.database.execute(INSERT, &[&tasks]).await.expect("the statement is valid");
@@ -118,7 +124,7 @@ impl<'a> Workers<'a> {
     }
 
     fn worker(&self) -> Process {
-        self.queue.start("worker", &["worker", self.services[0], self.services[1]])
+        self.queue.start_with("worker", &["worker", self.services[0], self.services[1]], &[])
     }
 
     fn kill(&mut self, place: usize) {
@@ -151,7 +157,7 @@ fn is_late(line: &str) -> bool {
     line.ends_with(": 200") || line.ends_with(": 409") || line.contains("abandons")
 }
 
-async fn ask(address: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
+pub async fn ask(address: &str, method: &str, path: &str, body: Value) -> (u16, Value) {
     let method = method.parse().expect("a method");
     let request = plain_http::client().request(method, format!("http://{address}{path}")).json(&body);
     let response = request.send().await.expect("an answer");
@@ -159,7 +165,7 @@ async fn ask(address: &str, method: &str, path: &str, body: Value) -> (u16, Valu
 }
 
 /// Repeats the request to a generator until an instance holds the lease.
-async fn generator(address: &str, action: &str) -> Value {
+pub async fn generator(address: &str, action: &str) -> Value {
     let began = Instant::now();
     loop {
         let (status, answer) = ask(address, "POST", &format!("/api/generator/{action}"), Value::Null).await;

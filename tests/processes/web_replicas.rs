@@ -1,5 +1,6 @@
 //! The example `web_replicas`: three processes in two regions that embed a node each.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::example::example;
 use crate::plain_http;
 use crate::port;
 use crate::process::Process;
-use crate::steady::steady;
+use crate::steady::{safety, steady};
 
 steady!(web_replicas_share_leases_and_gate_by_region);
 
@@ -35,11 +36,23 @@ impl Replicas {
         Replicas { processes, addresses: http }
     }
 
-    async fn ask(&self, id: usize, method: &str, path: &str) -> Option<Value> {
+    async fn send(&self, id: usize, method: &str, path: &str) -> Option<(u16, Value)> {
         let method = method.parse().expect("a method");
         let request = plain_http::client().request(method, format!("http://{}{path}", self.addresses[id - 1]));
-        let response = request.send().await.ok()?.error_for_status().ok()?;
-        response.json().await.ok()
+        let response = request.send().await.ok()?;
+        Some((response.status().as_u16(), response.json().await.ok()?))
+    }
+
+    /// The answer of a request that succeeds.
+    async fn ask(&self, id: usize, method: &str, path: &str) -> Option<Value> {
+        self.send(id, method, path).await.filter(|(status, _)| *status < 400).map(|(_, answer)| answer)
+    }
+
+    /// The tokens with which the recurring task of a replica worked.
+    fn tokens(&self, id: usize) -> Vec<u64> {
+        let start = format!("replica {id} works with token ");
+        let printed = self.processes[id - 1].printed();
+        printed.lines().filter_map(|line| line.strip_prefix(&start)?.parse().ok()).collect()
     }
 
     /// Repeats a request until it has the expected answer.
@@ -111,11 +124,45 @@ async fn web_replicas_share_leases_and_gate_by_region() {
         assert!(began.elapsed() < SOON, "the recurring task does not run in the active region");
         tokio::time::sleep(POLL).await;
     }
+    let invalid = replicas.send(1, "GET", "/lease-acquire/not%20a%20name").await.expect("an answer");
+    assert_eq!(invalid.0, 400, "{invalid:?}");
+    assert!(invalid.1["error"].is_string(), "{invalid:?}");
     // A crash: the lease expires, and the group loses the member.
     replicas.processes[2].kill();
+    let worked = |replicas: &Replicas| replicas.tokens(1).len() + replicas.tokens(2).len();
+    let before = worked(&replicas);
     for id in 1..=2 {
         assert!(replicas.ask(id, "PUT", "/active-region/eu").await.is_some(), "replica {id}");
     }
     replicas.until(2, "GET", "/lease-acquire/report", acquired(true)).await;
     replicas.until(1, "GET", "/lease-acquire/report", acquired(false)).await;
+    let began = Instant::now();
+    while worked(&replicas) == before {
+        assert!(began.elapsed() < SOON, "the recurring task does not run after the crash");
+        tokio::time::sleep(POLL).await;
+    }
+    // A replica works only with a token of its own, and the ones after the crash are higher.
+    let mut owners: BTreeMap<u64, BTreeSet<usize>> = BTreeMap::new();
+    for id in 1..=3 {
+        for token in replicas.tokens(id) {
+            owners.entry(token).or_default().insert(id);
+        }
+    }
+    println!("replicas by token of the recurring task: {owners:?}");
+    safety!(owners.values().all(|ids| ids.len() == 1), "two replicas worked with one token: {owners:?}");
+    let (last, _) = owners.last_key_value().expect("a token");
+    safety!(replicas.tokens(3).iter().all(|token| token < last), "a token fell after the crash: {owners:?}");
+    // Without a majority, the result of an acquire is unknown. What a replica holds, it knows without the cluster.
+    replicas.processes[1].kill();
+    let began = Instant::now();
+    loop {
+        let (status, answer) = replicas.send(1, "GET", "/lease-acquire/other").await.expect("an answer");
+        if status == 503 && answer["error"].is_string() {
+            break;
+        }
+        assert!(began.elapsed() < SOON, "{status} {answer} without a majority");
+        tokio::time::sleep(POLL).await;
+    }
+    let check = replicas.ask(1, "GET", "/lease-check/other").await;
+    assert_eq!(check, Some(json!({"name": "other", "held": false})));
 }

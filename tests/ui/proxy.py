@@ -103,6 +103,19 @@ class Proxy:
             connection.close()
 
 
+class Intercepted(Proxy):
+    """Passes each request to `take` first, which returns whether it has answered the request."""
+
+    def __init__(self, upstream, take):
+        # With a path, no second proxy is between this one and the page: it would hide a broken connection.
+        super().__init__(upstream, "/intercepted", ASSETS if os.environ.get("TENURE_UI_ASSETS") else None)
+        self.take = take
+
+    def forward(self, handler, path, body):
+        if not self.take(handler, path):
+            super().forward(handler, path, body)
+
+
 class Nginx:
     """nginx with the block of docs/ui.md, in front of the node at `upstream`."""
 

@@ -21,6 +21,8 @@ HOLDER = "host-a:4211:9f2c"
 
 class Pictures(PageTest):
     def save(self, name):
+        # A message would cover rows.
+        self.wait(lambda: not self.script("return document.querySelector('#toast.shown')"), "no message")
         time.sleep(1)  # the transitions end
         picture = Image.open(io.BytesIO(self.driver.get_screenshot_as_png())).convert("RGB")
         picture.quantize(128).save(IMAGES / name, optimize=True)

@@ -1,7 +1,11 @@
-"""Dark mode, contrast, and states without color."""
+"""Dark mode, contrast, states without color, and the width of a phone."""
+
+import json
+import threading
 
 import cluster
 from browser import PageTest, three_nodes
+from proxy import Intercepted, answer
 
 # Contrast by WCAG 2, of the text of each visible element with text of its own.
 CONTRASTS = """
@@ -23,7 +27,33 @@ return [...document.body.querySelectorAll("*")]
         return [(one + 0.05) / (other + 0.05), `${element.className || element.tagName} ${element.textContent.trim().slice(0, 30)}`];
     });
 """
+# The elements that reach beyond the sides of the window or of a dialog, and no scroll bar shows them.
+OUTSIDE = """
+const isClipped = (element) => element.closest(".hidden, thead, .skip, #states, .cell") !== null;
+const found = [...document.body.querySelectorAll("*")]
+    .filter((element) => element.checkVisibility({ opacityProperty: true }) && element.getClientRects().length && !isClipped(element))
+    .filter((element) => {
+        const { left, right } = element.getBoundingClientRect();
+        return left < -0.5 || right > innerWidth + 0.5;
+    });
+const wide = document.scrollingElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
+return [...wide, ...found.map((element) => `${element.tagName} ${element.id || element.className} ${element.textContent.trim().slice(0, 30)}`)];
+"""
 LEAST_CONTRAST = 4.5  # WCAG 2.2, level AA, for text of a normal size
+
+
+def problem(handler, status, code, title):
+    body = {"type": "about:blank", "title": title, "status": status, "detail": f"the cluster has {title.lower()}", "code": code}
+    answer(handler, status, "application/problem+json", json.dumps(body).encode())
+    return True
+
+
+def refuse(handler, path):
+    return path.startswith("/v1/") and problem(handler, 503, "no_leader", "No leader")
+
+
+def unauthenticated(handler, path):
+    return path.startswith("/v1/") and problem(handler, 401, "unauthenticated", "No valid token")
 
 
 class Appearance(PageTest):
@@ -63,6 +93,68 @@ class Appearance(PageTest):
             weak = [f"{text}: {ratio:.1f}" for ratio, text in found if ratio < LEAST_CONTRAST]
             self.assertEqual(weak, [], scheme)
         self.assertNotEqual(grounds[0], grounds[1], "the page is dark in dark mode")
+
+    def test_detail_dialogs_errors_and_sign_in_have_enough_contrast(self):
+        url = three_nodes().leader().url
+        cluster.acquire(url, "contrast", "worker-0")
+        cluster.request(url, "DELETE", "/v1/leases/contrast?reason=too+slow")
+        cluster.acquire(url, "contrast", "worker-1", metadata={"region": "north"})
+        for scheme in ("light", "dark"):
+            self.set_scheme(scheme)
+            broken = threading.Event()
+            proxy = Intercepted(url, lambda handler, path: broken.is_set() and refuse(handler, path))
+            self.addCleanup(proxy.stop)
+            for part in self.each_part(proxy, broken, "contrast"):
+                found = self.script(CONTRASTS)
+                weak = [f"{text}: {ratio:.1f}" for ratio, text in found if ratio < LEAST_CONTRAST]
+                self.assertEqual(weak, [], f"{scheme}, {part}")
+
+    def test_detail_dialogs_and_sign_in_fit_on_a_phone(self):
+        url = three_nodes().leader().url
+        # One word of the longest length: it cannot break at a space.
+        name, holder = f"phone/{'n' * 194}", "h" * 200
+        path = f"/v1/leases/phone%2F{'n' * 194}"
+        cluster.acquire(url, name, holder, metadata={"k" * 60: "v" * 300})
+        for width in (320, 390):
+            self.size(width, 700)
+            broken = threading.Event()
+            proxy = Intercepted(url, lambda handler, path: broken.is_set() and refuse(handler, path))
+            self.addCleanup(proxy.stop)
+            for part in self.each_part(proxy, broken, f"phone%2F{'n' * 194}"):
+                self.assertEqual(self.script(OUTSIDE), [], f"{width} pixels, {part}")
+        cluster.request(url, "DELETE", path)
+
+    def each_part(self, proxy, broken, name):
+        """Shows the detail, each dialog, the error in a dialog, the banner and the sign-in, one after the other."""
+        holder = cluster.request(proxy.upstream, "GET", f"/v1/leases/{name}")["holder"]
+        self.open(proxy.url, f"#lease/{name}")
+        self.wait_text("#summary", "Held by")
+        self.fill("#explain-holder", holder)
+        self.click("#explain button")
+        self.wait_text("#explanation", "has the lease since")
+        yield "detail"
+        self.click("#revoke")
+        self.wait_visible("dialog .danger")
+        yield "dialog"
+        broken.set()
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "503 no_leader")
+        yield "error in the dialog"
+        self.click("dialog .buttons button[type=button]")
+        self.wait(lambda: not self.find("dialog").is_displayed(), "the dialog is closed")
+        self.wait_visible("#banner")
+        yield "banner"
+        broken.clear()
+        self.open(proxy.url, "#nodes")
+        self.click("#node-rows button:not([hidden])")
+        self.wait_visible("dialog .primary")
+        yield "dialog of a transfer"
+        proxy.take = lambda handler, path: unauthenticated(handler, path)
+        self.open(proxy.url, ready=False)
+        self.fill("#token", "not-a-token")
+        self.click("#login button")
+        self.wait(lambda: self.text("#login-error"), "the error of the sign-in")
+        yield "sign-in"
 
     def test_states_differ_without_color(self):
         self.lease_in_each_state("shape-")

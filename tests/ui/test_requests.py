@@ -1,28 +1,14 @@
 """Requests of the page when answers are broken, old or slow."""
 
 import json
-import os
 import threading
 import time
 
 import cluster
 from browser import PageTest, three_nodes
-from proxy import ASSETS, Proxy, answer
+from proxy import Intercepted, answer
 
 NO_LEADER = {"type": "about:blank", "title": "No leader", "status": 503, "detail": "no leader", "code": "no_leader"}
-
-
-class Intercepted(Proxy):
-    """Passes each request to `take` first, which returns whether it has answered the request."""
-
-    def __init__(self, upstream, take):
-        # With a path, no second proxy is between this one and the page: it would hide a broken connection.
-        super().__init__(upstream, "/intercepted", ASSETS if os.environ.get("TENURE_UI_ASSETS") else None)
-        self.take = take
-
-    def forward(self, handler, path, body):
-        if not self.take(handler, path):
-            super().forward(handler, path, body)
 
 
 class Requests(PageTest):

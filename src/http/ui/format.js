@@ -27,7 +27,7 @@ const SHAPES = {
     ok: ["✓", "OK"],
     lagging: ["▲", "Lagging"],
     unreachable: ["✕", "Unreachable"],
-    stalled: ["✕", "Stalled"],
+    stalled: ["■", "Stalled"],
     cluster: ["◆", "Cluster"],
     no_leader: ["▲", "No leader"],
 };

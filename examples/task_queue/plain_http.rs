@@ -29,7 +29,7 @@ impl Answer {
     }
 }
 
-/// An error of the database or of the lease service: 500, and nothing is changed.
+/// An error of the database or of the lease service: 500. The change may be done if the answer of a commit is lost.
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Answer {
     fn from(error: E) -> Answer {
         let error = error.into();

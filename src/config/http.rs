@@ -39,6 +39,10 @@ pub struct HttpLimits {
     pub compat_leases: bool,
 }
 
+/// The smallest `lease.history` with `http.compat_leases`. With less, the ids of two ended leases could be equal.
+#[cfg(feature = "compat-leases")]
+pub(super) const COMPAT_MIN_HISTORY: u32 = 2;
+
 impl Default for HttpLimits {
     fn default() -> HttpLimits {
         HttpLimits {

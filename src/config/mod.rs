@@ -210,6 +210,11 @@ impl File {
         let nodes = nodes::entries(node, folder, may_be_reached(allow_insecure_network, tls.as_ref()), found);
         raft::validate(&raft, found);
         lease::validate(&ttl, found);
+        #[cfg(feature = "compat-leases")]
+        if http.compat_leases && lease.limits.history < http::COMPAT_MIN_HISTORY {
+            let text = format!("http.compat_leases needs at least {} for its ids", http::COMPAT_MIN_HISTORY);
+            found.add("lease.history", text);
+        }
         Config { cluster, nodes, raft, lease, ttl, http, backup, tls, allow_insecure_network }
     }
 }

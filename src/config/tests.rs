@@ -168,6 +168,16 @@ fn non_loopback_addresses_need_allow_insecure_network() {
     }
 }
 
+#[cfg(feature = "compat-leases")]
+#[test]
+fn lease_service_needs_a_history_for_its_ids() {
+    let text = |history: u32| {
+        one_node(&format!("cluster = \"a\"\n[lease]\nhistory = {history}\n[http]\ncompat_leases = true"))
+    };
+    assert_eq!(problems(&text(1)), ["lease.history: http.compat_leases needs at least 2 for its ids (line 3)"]);
+    assert!(Config::parse(&text(2), Path::new("")).expect("2 is enough").http.compat_leases);
+}
+
 #[test]
 fn single_timings_override_the_profile() {
     let config = Config::parse(

@@ -19,6 +19,7 @@ strict!(
     nested_router_answers_at_every_node,
     merged_router_leaves_other_routes_alone,
     router_serves_metrics_with_a_renderer,
+    router_serves_the_lease_service_with_its_setting,
     router_does_not_keep_its_node_alive,
 );
 
@@ -123,6 +124,25 @@ async fn router_serves_metrics_with_a_renderer() {
     });
     let answer = client().get(format!("http://{}/tenure/metrics", plan.http(2))).send().await.expect("an answer");
     assert_eq!(answer.text().await.expect("text"), "up 1\n");
+    trio.shutdown().await;
+    servers.iter().for_each(JoinHandle::abort);
+}
+
+async fn router_serves_the_lease_service_with_its_setting() {
+    let listeners = vec![listener().await, listener().await, listener().await];
+    let plan = Plan::new(&listeners);
+    let trio = plan.start().await;
+    let servers = serve(listeners, &trio.nodes, |node| {
+        let mut settings = Settings::new(node.id());
+        settings.limits.compat_leases = node.id() != 3;
+        Router::new().nest("/tenure", node.router_with(settings))
+    });
+    let url = |id: u64| format!("http://{}/tenure/api/leases", plan.http(id));
+    let claim = json!({"resource": "job", "holder": "a"});
+    let (status, lease) = ask(Method::POST, url(1), Some(claim)).await;
+    assert_eq!((status, &lease["holder"]), (StatusCode::CREATED, &json!("a")), "{lease}");
+    assert_eq!(ask(Method::GET, format!("{}/{}", url(2), lease["id"]), None).await, (StatusCode::OK, lease));
+    assert_eq!(ask(Method::GET, url(3), None).await.0, StatusCode::NOT_FOUND, "node 3 has no setting");
     trio.shutdown().await;
     servers.iter().for_each(JoinHandle::abort);
 }

@@ -294,6 +294,10 @@ async fn lease_service_refuses_wrong_holders_and_names_above_the_limit() {
     let (status, lease) = service.ask(Method::POST, "/v1/leases/compat%2Fdelayed/acquire", Some(delayed)).await;
     assert_eq!(status, 200, "{lease}");
     assert_eq!(service.ask(Method::DELETE, "/v1/leases/compat%2Fdelayed", None).await.0, 200);
+    let (_, released) = service.get("/api/leases/released").await;
+    assert_eq!((released.as_array().map(Vec::len), &released[0]["resource"]), (Some(1), &json!("delayed")), "revoked");
+    assert_eq!(released[0]["released_at"], released[0]["expires_at"]);
+    assert!(released[0]["released_at"].is_string(), "{released}");
     let (status, problem) = service.acquire("delayed", "b").await;
     assert_eq!((status, &problem["code"]), (409, &json!("lock_delay")), "{problem}");
     assert!(problem["retry_after_ms"].as_u64().is_some_and(|ms| ms <= 86_400_000), "{problem}");

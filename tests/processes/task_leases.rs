@@ -12,7 +12,7 @@ use crate::steady::{safety, steady, strict};
 use crate::task_queue::{Queue, TTL_MS, ask, generator};
 
 strict!(task_service_skips_leased_and_locked_tasks, tasks_go_to_one_of_the_workers_that_ask_at_once);
-steady!(heartbeats_keep_a_slow_task, generators_produce_only_with_the_lease);
+steady!(heartbeats_keep_a_slow_task, worker_abandons_a_task_without_its_lease, generators_produce_only_with_the_lease);
 
 const POLL: Duration = Duration::from_millis(10);
 /// No random crashes and spikes.
@@ -22,6 +22,10 @@ async fn next(service: &str, processor: &str) -> Value {
     let (status, answer) = ask(service, "POST", "/api/tasks/next", json!({"processor": processor})).await;
     assert_eq!(status, 200, "{answer}");
     answer["task"].clone()
+}
+
+fn revoke(name: &str) -> Call {
+    Call { method: reqwest::Method::DELETE, ..Call::get(format!("/v1/leases/{name}")) }
 }
 
 /// A task that takes four times its ttl stays with its worker, although another worker asks for tasks.
@@ -57,6 +61,33 @@ async fn heartbeats_keep_a_slow_task() {
     assert_eq!(grants[0]["token"], task["fence"], "{history}");
 }
 
+/// A worker whose lease is revoked learns it from its next heartbeat, and does not finish the work.
+async fn worker_abandons_a_task_without_its_lease() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let cluster = Cluster::start("").await;
+    let queue = Queue::new(&cluster, &server).await;
+    let (_service, at) = queue.serve("service").await;
+    let long = SOON * 2;
+    let insert = format!("INSERT INTO tasks (task_data) VALUES ('{{\"sleep_duration_ms\": {}}}')", long.as_millis());
+    queue.database.batch_execute(&insert).await.expect("the statement is valid");
+    let worker = queue.start_with("worker", &["worker", &at], &RELIABLE);
+    let began = Instant::now();
+    while ask(&at, "GET", "/api/tasks/1", Value::Null).await.1["started_at"].is_null() {
+        assert!(began.elapsed() < SOON, "the worker starts no task");
+        tokio::time::sleep(POLL).await;
+    }
+    // Another holder, so that the worker cannot get the task again.
+    cluster.client.done(0, &revoke("task%2F1")).await;
+    cluster.client.acquire("task%2F1", "other", 60_000).await;
+    let began = Instant::now();
+    while !worker.printed().contains("abandons task 1, its lease has expired") {
+        assert!(began.elapsed() < SOON, "the worker goes on without its lease: {}", worker.printed());
+        tokio::time::sleep(POLL).await;
+    }
+    let task = ask(&at, "GET", "/api/tasks/1", Value::Null).await.1;
+    assert_eq!(task["processed_at"], Value::Null, "{task}");
+}
+
 async fn task_service_skips_leased_and_locked_tasks() {
     let Some(server) = PostgresServer::start().await else { return };
     let cluster = Cluster::start("").await;
@@ -73,8 +104,7 @@ async fn task_service_skips_leased_and_locked_tasks() {
         tokens.push(token(&lease));
     }
     // A revoked lease has a lock delay: the former holder may still work.
-    let revoke = Call { method: reqwest::Method::DELETE, ..Call::get("/v1/leases/task%2F4") };
-    let revoked = cluster.client.done(0, &revoke).await;
+    let revoked = cluster.client.done(0, &revoke("task%2F4")).await;
     assert_eq!(revoked["revoked"], 1, "{revoked}");
     // Another transaction has the row of task 3.
     let locker = server.connect().await;

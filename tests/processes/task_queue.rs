@@ -20,6 +20,7 @@ steady!(
     task_queue_completes_each_task_exactly_once,
     task_queue_survives_crashes_and_latency_spikes,
     task_queue_starts_with_one_command,
+    task_queue_demo_uses_a_given_cluster_and_database,
     task_queue_answers_as_documented,
     task_queue_refuses_changes_after_an_expiry,
     task_service_reports_invalid_bodies_and_failures,
@@ -287,6 +288,20 @@ async fn task_queue_starts_with_one_command() {
     assert!(crashes > 0, "no worker crashed: {printed}");
     let last = format!("{tasks} tasks, {tasks} completions of {tasks} tasks; {crashes} crashes");
     assert_eq!(printed.lines().last(), Some(&*last), "{printed}");
+}
+
+async fn task_queue_demo_uses_a_given_cluster_and_database() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let cluster = Cluster::start("").await;
+    let queue = Queue::new(&cluster, &server).await;
+    let mut demo = queue.start_with("demo", &[], &[("EXAMPLE_SECONDS", "2")]);
+    let status = demo.exit(REST * 2).await;
+    assert!(status.success(), "{status}: {}{}", demo.printed(), demo.said());
+    let tasks = queue.count("SELECT count(*) FROM tasks").await;
+    assert!(tasks > 0, "the demo uses another database: {}", demo.printed());
+    assert_eq!(queue.count(DONE).await, tasks);
+    let generator = cluster.ask(1, "/v1/leases/task-generator").await;
+    assert!(generator.is_some_and(|lease| lease["name"] == "task-generator"), "the demo uses another cluster");
 }
 
 async fn task_queue_answers_as_documented() {

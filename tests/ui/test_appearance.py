@@ -167,3 +167,18 @@ class Appearance(PageTest):
         self.assertTrue(all(shape and words for shape, words in marks), marks)
         self.assertEqual(len({shape for shape, _ in marks}), 4, "each state has a shape of its own")
         self.assertEqual(len({words for _, words in marks}), 4, "each state has words of its own")
+        kinds = {
+            "leases": ["active", "expired", "released", "revoked", "handed_over", "restored"],
+            "roles": ["leader", "follower", "learner"],
+            "nodes and disks": ["ok", "lagging", "unreachable", "stalled"],
+        }
+        shapes = self.driver.execute_async_script(
+            """const [kinds, done] = arguments;
+               import(new URL("ui/format.js", location.href.split("#")[0]).href).then(({ shapeOf, STATES }) =>
+                   done([STATES, Object.entries(kinds).map(([group, states]) => [group, states.map(shapeOf)])]));""",
+            kinds,
+        )
+        self.assertEqual(shapes[0], kinds["leases"])
+        for group, found in shapes[1]:
+            self.assertEqual(len(set(found)), len(kinds[group]), f"{group}: {found}")
+            self.assertNotIn("◇", found, f"{group}: the shape of unknown states")

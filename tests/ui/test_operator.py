@@ -13,9 +13,9 @@ class Operator(PageTest):
         super().setUp()
         self.url = three_nodes().leader().url
 
-    def wait_in_queue(self, name, holder):
+    def wait_in_queue(self, name, holder, **more):
         """Waits for a lease in the background, until the lease is granted."""
-        claim = threading.Thread(target=cluster.acquire, args=(self.url, name, holder), kwargs={"wait_ms": 30_000}, daemon=True)
+        claim = threading.Thread(target=cluster.acquire, args=(self.url, name, holder), kwargs={"wait_ms": 30_000, **more}, daemon=True)
         claim.start()
         path = f"/v1/leases/{name}/queue"
         self.wait(lambda: holder in [one["holder"] for one in cluster.request(self.url, "GET", path)["waiters"]], "the queue")
@@ -83,6 +83,34 @@ class Operator(PageTest):
         self.wait_text("#toast", "Handed over given to worker-3.")
         self.wait_text("#summary", "Held by worker-3")
         cluster.request(self.url, "DELETE", "/v1/leases/given")
+
+    def test_counted_lease_shows_each_holder_and_ends_for_all(self):
+        for worker in (1, 2, 3):
+            cluster.acquire(self.url, "counted", f"worker-{worker}", limit=3)
+        self.wait_in_queue("counted", "worker-4", limit=3)
+        self.open(self.url, "#lease/counted")
+        for worker in (1, 2, 3):
+            self.wait_text('table[aria-label="Holders"]', f"worker-{worker}")
+        self.click('button[aria-label="Hand over the lease of worker-2"]')
+        self.wait_text("dialog ul", "worker-2")
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Handed over counted to worker-4.")
+        self.wait_text('table[aria-label="Holders"]', "worker-4")
+        self.assertNotIn("worker-2", self.text('table[aria-label="Holders"]'))
+        self.click("#revoke")
+        for worker in (1, 3, 4):
+            self.wait_text("dialog ul", f"worker-{worker}")
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Revoked counted: 3 holders lost it.")
+        self.wait_text("#summary", "Free")
+
+    def test_infinite_lease_never_expires(self):
+        cluster.acquire(self.url, "0-infinite", "worker-1", "infinite")
+        self.open(self.url, "#lease/0-infinite")
+        self.wait_text("#detail dl", "infinite")
+        self.wait_text("#detail dl", "never")
+        cluster.request(self.url, "DELETE", "/v1/leases/0-infinite")
+        self.wait_text("#summary", "Free")
 
     def test_transfer_makes_another_node_the_leader(self):
         self.open(self.url)

@@ -286,7 +286,7 @@ impl<'m> EntryContext<'m> {
             metadata: request.metadata,
             metadata_version: 0,
         };
-        let event = self.transition(name, &grant, Change::Granted(cause));
+        let event = transition(&mut self.effects, (position, now, wall_ms), name, &grant, Change::Granted(cause));
         let keep = self.machine.limits.history as usize;
         let record = self.get_or_create(name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
@@ -348,14 +348,16 @@ impl<'m> EntryContext<'m> {
 
     /// Ends a grant. Its slot stays free until [`promote_waiter`](Entry::promote_waiter).
     pub fn end(&mut self, name: &LeaseName, token: u64, change: Change) {
-        let (now, index, part) = (self.now, self.position.index, self.next_part());
+        let (now, index) = (self.now, self.position.index);
         let state = change.ended_as().expect("the change ends a grant");
         let calls_for_delay = matches!(change, Change::Expired | Change::Revoked { .. });
-        let held = self.record(name).and_then(|record| record.holders.with_token(token));
-        let grant = held.expect("the grant is held").clone();
-        let event = self.transition(name, &grant, change);
         let keep = self.machine.limits.history as usize;
-        let record = self.record_mut(name);
+        // One lookup of the name: a release is one of the most frequent commands.
+        let record = existing(&mut self.machine.records, name);
+        let grant = record.holders.with_token(token).expect("the grant is held").clone();
+        let stamp = (self.position, now, self.wall_ms);
+        let event = transition(&mut self.effects, stamp, name, &grant, change);
+        let part = event.part;
         record.holders.remove(token);
         record.history.push(event, &grant, &record.holders, keep);
         record.owners.remove(&grant.holder);
@@ -435,12 +437,13 @@ impl<'m> EntryContext<'m> {
     /// Runs after each change of a name. Grants a free slot to the first waiter, defers a second grant to the next
     /// entry, and removes a record that has no more use.
     pub fn promote_waiter(&mut self, name: &LeaseName) {
-        let needs_more = |record: &NameRecord| record.retains_too_much() || record.can_promote();
-        if self.record(name).is_some_and(needs_more) {
+        let mut found = self.machine.records.get(name);
+        if found.is_some_and(|record| record.retains_too_much() || record.can_promote()) {
             self.forget_excess(name);
             self.grant_free_slots(name);
+            found = self.machine.records.get(name);
         }
-        let Some(record) = self.record(name) else { return };
+        let Some(record) = found else { return };
         let promotion = self.machine.promotion(record);
         let (is_live, counted_live) = (record.is_live(), record.counted_live);
         // A grant at this position is still held or among the ended grants, so `is_granted_here` stays correct.
@@ -454,25 +457,28 @@ impl<'m> EntryContext<'m> {
             self.machine.records.remove(name);
         }
     }
+}
 
-    fn next_part(&self) -> u32 {
-        self.effects.transitions.len() as u32
-    }
-
-    /// Adds a transition to the effects. The caller adds the returned event to the history of the name.
-    fn transition(&mut self, name: &LeaseName, grant: &Grant, change: Change) -> Event {
-        let event = Event {
-            index: self.position.index,
-            part: self.next_part(),
-            holder: grant.holder.clone(),
-            token: grant.token,
-            change,
-            at: self.now,
-            wall_ms: self.wall_ms,
-        };
-        self.effects.transitions.push(event.transition(name));
-        event
-    }
+/// Adds a transition to the effects. The caller adds the returned event to the history of the name. Not a method, for the
+/// same reason as [`existing`].
+fn transition(
+    effects: &mut Effects,
+    (position, now, wall_ms): (FencingToken, ClusterMs, u64),
+    name: &LeaseName,
+    grant: &Grant,
+    change: Change,
+) -> Event {
+    let event = Event {
+        index: position.index,
+        part: effects.transitions.len() as u32,
+        holder: grant.holder.clone(),
+        token: grant.token,
+        change,
+        at: now,
+        wall_ms,
+    };
+    effects.transitions.push(event.transition(name));
+    event
 }
 
 /// The record of a name that exists. Not a method, so that callers can borrow the indexes at the same time.

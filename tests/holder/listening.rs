@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::client::{Loss, Wait};
+use tenure::client::{LeaseOptions, Loss, Wait};
 
-use crate::world::{World, over_both_transports, short, until};
+use crate::world::{TTL, World, over_both_transports, short, until};
 
 over_both_transports!(
     on_lost_fires_once_per_loss_and_not_for_releases,
@@ -21,7 +21,9 @@ enum Event {
 
 async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    // With this ttl, a slow machine does not lose the lease for another reason before a renewal is refused.
+    let options = LeaseOptions::new().ttl(TTL * 4);
+    let lease = holder.manager.lease_with("job", options).expect("a valid name");
     let events = Arc::new(Mutex::new(Vec::new()));
     let (one, other) = (events.clone(), events.clone());
     lease.after_acquire(move |_| one.lock().expect("not poisoned").push(Event::Acquired)).detach();
@@ -68,9 +70,9 @@ async fn faulty_listener_does_not_stop_renewals(world: &World) {
     lease.after_acquire(|_| panic!("planted by a test")).detach();
     lease.after_acquire(move |_| *count.lock().expect("not poisoned") += 1).detach();
     // This blocks one thread of the runtime for three ttls. The keeper runs on another thread.
-    lease.after_acquire(|_| std::thread::sleep(crate::world::TTL * 3)).detach();
+    lease.after_acquire(|_| std::thread::sleep(TTL * 3)).detach();
     lease.acquire(Wait::No).await.expect("the lease is free");
-    tokio::time::sleep(crate::world::TTL * 2).await;
+    tokio::time::sleep(TTL * 2).await;
     assert!(lease.is_held(), "{:?}", lease.state());
     assert_eq!(*events.lock().expect("not poisoned"), 1);
 }

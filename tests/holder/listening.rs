@@ -21,7 +21,7 @@ enum Event {
 
 async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     let holder = world.holder();
-    // With this ttl, a slow machine does not lose the lease for another reason before a renewal is refused.
+    // With this ttl, a slow machine or disk does not lose the lease for another reason before a renewal is refused.
     let options = LeaseOptions::new().ttl(TTL * 4);
     let lease = holder.manager.lease_with("job", options).expect("a valid name");
     let events = Arc::new(Mutex::new(Vec::new()));
@@ -63,16 +63,18 @@ async fn unsubscribed_listener_is_not_called(world: &World) {
 }
 
 async fn faulty_listener_does_not_stop_renewals(world: &World) {
+    // With this ttl, a disk that stalls for a second does not lose the lease.
+    let ttl = TTL * 2;
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let lease = holder.manager.lease_with("job", LeaseOptions::new().ttl(ttl)).expect("a valid name");
     let events = Arc::new(Mutex::new(0));
     let count = events.clone();
     lease.after_acquire(|_| panic!("planted by a test")).detach();
     lease.after_acquire(move |_| *count.lock().expect("not poisoned") += 1).detach();
     // This blocks one thread of the runtime for three ttls. The keeper runs on another thread.
-    lease.after_acquire(|_| std::thread::sleep(TTL * 3)).detach();
+    lease.after_acquire(move |_| std::thread::sleep(ttl * 3)).detach();
     lease.acquire(Wait::No).await.expect("the lease is free");
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(ttl * 2).await;
     assert!(lease.is_held(), "{:?}", lease.state());
     assert_eq!(*events.lock().expect("not poisoned"), 1);
 }

@@ -93,7 +93,7 @@ PEERS = {
     "consul": Peer(
         {"new.sh": "service/nightly"},
         services.consul,
-        (OldSide("old", old_sides.consul, needs("the package consul (Debian 11, or HashiCorp's)", "consul"), False),),
+        (OldSide("old", old_sides.consul, needs("the package consul (Debian 11, or HashiCorp's)", "consul"), is_packaged=False),),
     ),
     "redis": Peer(
         {"new.py": "report:nightly", "new.mjs": "report:weekly", "new.sh": "report:daily"},
@@ -115,7 +115,7 @@ PEERS = {
         {"new-elect.sh": "default/billing", "new-elect.py": "default/invoices"},
         services.kubernetes,
         (
-            OldSide("old (client-go)", old_sides.client_go, needs_client_go, False),
+            OldSide("old (client-go)", old_sides.client_go, needs_client_go, is_packaged=False),
             OldSide("old (Python)", old_sides.kubernetes, lambda: ""),
         ),
     ),

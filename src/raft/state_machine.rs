@@ -13,7 +13,7 @@ use futures_util::{Stream, TryStreamExt};
 use openraft::EntryPayload;
 use openraft::alias::{LogIdOf, SnapshotOf, StoredMembershipOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use super::level::FeatureLevel;
@@ -24,7 +24,7 @@ use super::times::EntryTimes;
 use super::types::{Applied, Entry, LogId, SnapshotMeta, Stored, TypeConfig, position};
 use crate::access::Access;
 use crate::lease::{Batch, Effects, Limits, Machine, Outcome};
-use crate::storage::{Position, SnapshotManifest, Storage, StorageError, codec};
+use crate::storage::{Position, SnapshotManifest, SnapshotWriter, Storage, StorageError, codec};
 use crate::token::FencingToken;
 use crate::types::{ClusterMs, NodeId};
 
@@ -125,17 +125,52 @@ pub struct StateMachine<S> {
     replica: Replica,
     storage: S,
     sending: OutgoingSnapshots,
+    newest: NewestSnapshot,
     pub(super) times: EntryTimes,
 }
 
 pub struct SnapshotBuilder<S> {
     view: State,
     storage: S,
+    newest: NewestSnapshot,
+}
+
+/// The index of the newest snapshot whose manifest is queued.
+///
+/// openraft does not wait for a build before it installs a snapshot of the leader. The build may end later than the
+/// install, and openraft has purged the log up to the installed snapshot. Therefore the older one must not replace it.
+#[derive(Clone, Default)]
+struct NewestSnapshot(Arc<Mutex<u64>>);
+
+impl NewestSnapshot {
+    /// Waits until the snapshot of `state` is durable. Returns `None`, and drops the snapshot, if a newer one is queued.
+    /// The bytes must have been read back.
+    async fn finish<S: Storage>(
+        &self,
+        writer: SnapshotWriter<S>,
+        state: &State,
+    ) -> Result<Option<SnapshotManifest>, StorageError> {
+        let index = state.applied.map_or(0, |applied| applied.index);
+        let (done, durable) = oneshot::channel();
+        let manifest = {
+            // The store writes manifests in the order in which they are queued.
+            let mut newest = self.0.lock();
+            if index < *newest {
+                return Ok(None);
+            }
+            let done = Box::new(move |result| drop(done.send(result)));
+            let manifest = writer.finish(codec::encode(&Meta::of(state)), done)?;
+            *newest = index;
+            manifest
+        };
+        durable.await.unwrap_or(Err(StorageError::Closed))?;
+        Ok(Some(manifest))
+    }
 }
 
 impl<S: Storage> StateMachine<S> {
     pub fn new(replica: Replica, storage: S, sending: OutgoingSnapshots) -> StateMachine<S> {
-        StateMachine { replica, storage, sending, times: EntryTimes::default() }
+        StateMachine { replica, storage, sending, newest: NewestSnapshot::default(), times: EntryTimes::default() }
     }
 }
 
@@ -169,7 +204,7 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotBuilder<S> {
-        SnapshotBuilder { view: self.replica.view(), storage: self.storage.clone() }
+        SnapshotBuilder { view: self.replica.view(), storage: self.storage.clone(), newest: self.newest.clone() }
     }
 
     async fn install_snapshot(&mut self, _: &SnapshotMeta, data: SnapshotData<S>) -> io::Result<()> {
@@ -178,14 +213,14 @@ impl<S: Storage> RaftStateMachine<TypeConfig> for StateMachine<S> {
                 blocking::<S, _>(move || Ok(snapshot::load(&store, &manifest)?)).await?
             }
             SnapshotData::Received { mut writer, state } => {
-                let meta = codec::encode(&Meta::of(&state));
                 // The bytes were decoded on arrival. Reading them back verifies that the store has the same bytes.
                 let read_back = move || match writer.read_back(|_| Ok(())) {
                     Ok(()) => Ok(writer),
                     Err(error) => Err(io_error(error)),
                 };
                 let writer = blocking::<S, _>(read_back).await?;
-                writer.finish_durable(meta).await.map_err(io_error)?;
+                let installed = self.newest.finish(writer, &state).await.map_err(io_error)?;
+                installed.ok_or_else(|| io::Error::other("this node has a newer snapshot"))?;
                 *state
             }
         };
@@ -214,6 +249,11 @@ impl Replica {
     /// A consistent view of the state. Later applies do not change it.
     pub fn view(&self) -> State {
         self.inner.state.read().clone()
+    }
+
+    /// The index of the last applied entry; 0 if there is none.
+    pub fn applied_index(&self) -> u64 {
+        self.read(|state| state.applied.map_or(0, |applied| applied.index))
     }
 
     /// Whether the node was a member and is not one now. The removal is committed.
@@ -306,17 +346,36 @@ impl<S: Storage> RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder<S> {
     type SnapshotData = SnapshotData<S>;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
-        match write_durably(&self.view, &self.storage).await {
-            Ok(manifest) => stored_snapshot(&self.storage, manifest),
+        match self.write_durably().await {
+            Ok(Some(manifest)) => stored_snapshot(&self.storage, manifest),
+            Ok(None) => self.last_snapshot(),
             Err(error @ (SnapshotError::Storage(_) | SnapshotError::Interrupted(_))) => Err(io::Error::other(error)),
             Err(error) => {
                 // The log still has all entries of the snapshot, so the node continues and retries later.
                 tracing::error!(%error, "the new snapshot cannot be loaded: the node keeps the log and retries later");
-                self.storage
-                    .snapshot()
-                    .map_or_else(|| Ok(empty_snapshot(&self.storage)), |last| stored_snapshot(&self.storage, last))
+                self.last_snapshot()
             }
         }
+    }
+}
+
+impl<S: Storage> SnapshotBuilder<S> {
+    /// Writes the view. Returns `None` if a newer snapshot was installed in the meantime.
+    async fn write_durably(&self) -> Result<Option<SnapshotManifest>, SnapshotError> {
+        let (view, storage) = (self.view.clone(), self.storage.clone());
+        let write = move || -> Result<SnapshotWriter<S>, SnapshotError> {
+            let mut writer = storage.begin_snapshot()?;
+            snapshot::write(&view, &mut writer)?;
+            Ok(writer)
+        };
+        let writer = blocking::<S, _>(move || Ok(write())).await.map_err(SnapshotError::Interrupted)??;
+        Ok(self.newest.finish(writer, &self.view).await?)
+    }
+
+    /// The last durable snapshot. openraft purges no entries for one that it knows.
+    fn last_snapshot(&self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData<S>>> {
+        let last = self.storage.snapshot();
+        last.map_or_else(|| Ok(empty_snapshot(&self.storage)), |last| stored_snapshot(&self.storage, last))
     }
 }
 
@@ -324,23 +383,6 @@ impl<S: Storage> RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder<S> {
 fn empty_snapshot<S: Storage>(storage: &S) -> SnapshotOf<TypeConfig, SnapshotData<S>> {
     let manifest = SnapshotManifest::default();
     Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage.clone(), manifest } }
-}
-
-async fn write_durably<S: Storage>(view: &State, storage: &S) -> Result<SnapshotManifest, SnapshotError> {
-    let (view, storage) = (view.clone(), storage.clone());
-    let (done, durable) = oneshot::channel();
-    let written = blocking::<S, _>(move || {
-        let write = || -> Result<SnapshotManifest, SnapshotError> {
-            let mut writer = storage.begin_snapshot()?;
-            snapshot::write(&view, &mut writer)?;
-            let done = Box::new(move |result| drop(done.send(result)));
-            Ok(writer.finish(codec::encode(&Meta::of(&view)), done)?)
-        };
-        Ok(write())
-    });
-    let manifest = written.await.map_err(SnapshotError::Interrupted)??;
-    durable.await.unwrap_or(Err(StorageError::Closed))?;
-    Ok(manifest)
 }
 
 fn stored_snapshot<S: Storage>(
@@ -374,7 +416,7 @@ mod tests {
         let applied: Option<LogId> = Some(log_id(Position { term: 1, index }));
         let joined: BTreeMap<u64, u64> = (1..=joined).map(|node| (node, u64::MAX)).collect();
         let view = State { applied, joined, ..State::default() };
-        SnapshotBuilder { view, storage: storage.clone() }
+        SnapshotBuilder { view, storage: storage.clone(), newest: NewestSnapshot::default() }
     }
 
     /// The last snapshot of the sender, as the receiver gets it.
@@ -484,6 +526,24 @@ mod tests {
         receiver.sync();
         installed.await.expect("no panic").expect("installed");
         assert!(receiver.crash(Cut::Keep(0)).snapshot().is_some(), "the snapshot survives a power cut");
+    }
+
+    /// openraft purges the log up to the installed snapshot. With an older one in its store, the node could not start.
+    #[tokio::test]
+    async fn snapshot_that_ends_after_an_install_does_not_replace_it() {
+        let (sender, receiver) = (MemoryStorage::default(), MemoryStorage::default());
+        builder(&sender, 20, 1).build_snapshot().await.expect("built");
+        let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
+        let mut machine = StateMachine::new(replica, receiver.clone(), OutgoingSnapshots::default());
+        let mut slow = SnapshotBuilder { newest: machine.newest.clone(), ..builder(&receiver, 10, 1) };
+        let mut next = SnapshotBuilder { newest: machine.newest.clone(), ..builder(&receiver, 30, 1) };
+        let data = received(&sender, &receiver);
+        machine.install_snapshot(&SnapshotMeta::default(), data).await.expect("installed");
+        let installed = receiver.snapshot();
+        let ended = slow.build_snapshot().await.expect("the node continues");
+        assert_eq!((last(&ended), receiver.snapshot()), (Some(20), installed), "the installed snapshot stays");
+        assert_eq!(last(&next.build_snapshot().await.expect("built")), Some(30));
+        assert_eq!(last(&machine.get_current_snapshot().await.expect("known").expect("built")), Some(30));
     }
 
     /// A watch of a revoked token must also end at a node that learns of the revoke from a snapshot.

@@ -159,7 +159,7 @@ pub trait Storage: Clone + Send + Sync + 'static {
     fn write_snapshot_chunk(&self, id: u64, number: u64, chunk: Bytes, done: Done);
 
     /// Writes the manifest after all chunks are durable. The snapshot then replaces every other one. If two snapshots
-    /// are written at the same time, the last to finish stays.
+    /// are written at the same time, the last one whose manifest is queued stays.
     fn finish_snapshot(&self, manifest: SnapshotManifest, done: Done);
 
     /// Removes the chunks of an unfinished snapshot.

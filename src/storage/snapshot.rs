@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::{Done, MAX_SNAPSHOT_META_BYTES, SNAPSHOT_CHUNK_BYTES, SnapshotManifest, Storage, StorageError};
 
@@ -147,27 +147,11 @@ impl<S: Storage> SnapshotWriter<S> {
         Ok(manifest)
     }
 
-    /// Calls [`finish`](SnapshotWriter::finish) and waits until the snapshot is durable.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`finish`](SnapshotWriter::finish), or the failure of the write.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop the write: the snapshot may still become durable.
-    pub async fn finish_durable(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
-        let (done, durable) = oneshot::channel();
-        let manifest = self.finish(meta, Box::new(move |result| drop(done.send(result))))?;
-        durable.await.unwrap_or(Err(StorageError::Closed))?;
-        Ok(manifest)
-    }
-
     /// Calls [`finish`](SnapshotWriter::finish) and blocks until the snapshot is durable.
     ///
     /// # Errors
     ///
-    /// The errors of [`finish_durable`](SnapshotWriter::finish_durable).
+    /// The errors of [`finish`](SnapshotWriter::finish), or the failure of the write.
     pub fn finish_blocking(self, meta: Vec<u8>) -> Result<SnapshotManifest, StorageError> {
         let (done, durable) = std::sync::mpsc::sync_channel(1);
         let manifest = self.finish(meta, Box::new(move |result| drop(done.send(result))))?;

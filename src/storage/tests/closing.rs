@@ -134,7 +134,7 @@ fn async_writer_stores_a_snapshot() {
             writer.write(piece).await.unwrap();
         }
         assert_eq!((writer.bytes(), writer.crc()), (content.len() as u64, crc32fast::hash(&content)));
-        writer.finish_durable(b"meta".to_vec()).await.unwrap()
+        writer.finish_blocking(b"meta".to_vec()).unwrap()
     };
     let limited = async { tokio::time::timeout(Duration::from_secs(30), write).await };
     let manifest = runtime.block_on(limited).expect("each written chunk wakes the writer");

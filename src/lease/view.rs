@@ -6,6 +6,7 @@ use super::queue::QueueEntry;
 use super::record::NameRecord;
 use super::{
     Acquire, Change, GrantCause, HolderLease, LeaseState, Lost, LostReason, Machine, Refusal, Transition, Waiter,
+    WaiterId,
 };
 use crate::token::FencingToken;
 use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
@@ -51,6 +52,11 @@ impl Machine {
     pub fn lost(&self, name: &LeaseName, holder: &HolderId, token: FencingToken) -> Lost {
         let unknown = Lost { cause: LostReason::Unknown, holder: None };
         self.records.get(name).map_or(unknown, |record| record.lost(holder, token))
+    }
+
+    /// Whether this waiter is in the queue.
+    pub fn is_waiting(&self, id: &WaiterId) -> bool {
+        self.records.get(&id.name).is_some_and(|record| record.queue.ticket_of(&id.holder).is_some())
     }
 
     /// The first `most` waiters, and the number of all waiters.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tenure::config::{LeaseSettings, RaftTimings};
-use tenure::node::{Answer, RequestError};
+use tenure::lease::{Command, Outcome};
+use tenure::node::{Answer, Request, RequestError};
 use tenure::testing::Cluster;
 use tokio::time::Instant;
 
@@ -97,5 +98,32 @@ async fn leader_crash_does_not_delay_the_end_of_a_wait() {
     assert!(matches!(ended, Ok(Answer::WaitTimeout) | Err(RequestError::Unknown(_))), "{ended:?}");
     assert!((WAIT..WAIT + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
     assert_eq!(queue(cluster.node(next)).await, 0);
+    cluster.shutdown().await;
+}
+
+/// The client of the first request leaves. Its holder asks again before the leave is applied.
+#[tokio::test(start_paused = true)]
+async fn holder_that_asks_again_at_once_waits_on() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let wait = || {
+        let node = cluster.node(leader).clone();
+        tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(60_000))).await })
+    };
+    let leaves = wait();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for other in cluster.ids().filter(|id| *id != leader) {
+        cluster.board.delay(leader, other, Duration::from_millis(40));
+    }
+    leaves.abort();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let stays = wait();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!stays.is_finished(), "the wait of the first request ended, and not this one");
+    let release = Command::Release { name: lease.name, holder: lease.holder, token: lease.token };
+    ask(cluster.node(leader), Request::Change(release)).await.expect("answered");
+    let granted = stays.await.expect("no panic").expect("answered").answer;
+    assert!(matches!(granted, Answer::Outcome(Outcome::Held { .. })), "{granted:?}");
     cluster.shutdown().await;
 }

@@ -419,7 +419,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
         let mut handle = self.requests.waits.register(id);
         match self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await {
-            Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, .. }) => {
+            Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, position }) => {
+                handle.queued_at(position.index);
                 self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
             }
             answered => {

@@ -27,8 +27,58 @@ pub(in crate::node) struct WaitRegistry {
 
 #[derive(Default)]
 struct Waiters {
-    by_id: BTreeMap<WaiterId, Vec<(u64, oneshot::Sender<Wake>)>>,
+    by_id: BTreeMap<WaiterId, Vec<Waiting>>,
     next_handle: u64,
+}
+
+/// One waiting request.
+struct Waiting {
+    handle: u64,
+    sender: oneshot::Sender<Wake>,
+    /// The index of the entry that queued its claim. `None`: the claim is not applied yet, as far as the request knows.
+    queued_at: Option<u64>,
+    /// The ends of waits of its waiter before it knew that index.
+    early: Vec<WaitEnd>,
+}
+
+/// The end of a wait, by one entry. An end before the claim of a request is that of an earlier request of its holder.
+#[derive(Clone)]
+struct WaitEnd {
+    index: u64,
+    /// The waiter is in the queue after the entry: the entry first ended one wait, and then queued another claim.
+    is_queued_again: bool,
+    wake: Wake,
+}
+
+impl WaitEnd {
+    fn ends(&self, queued_at: u64) -> bool {
+        queued_at < self.index || (queued_at == self.index && !self.is_queued_again)
+    }
+}
+
+impl Waiting {
+    fn ends_with(&mut self, end: &WaitEnd) -> bool {
+        let Some(queued_at) = self.queued_at else {
+            self.early.push(end.clone());
+            return false;
+        };
+        end.ends(queued_at)
+    }
+
+    fn wake(self, wake: Wake) {
+        // The request may have been dropped just now.
+        let _ = self.sender.send(wake);
+    }
+}
+
+impl Waiters {
+    fn end(&mut self, id: &WaiterId, end: &WaitEnd) {
+        let Some(waiting) = self.by_id.get_mut(id) else { return };
+        waiting.extract_if(.., |one| one.ends_with(end)).for_each(|one| one.wake(end.wake.clone()));
+        if waiting.is_empty() {
+            self.by_id.remove(id);
+        }
+    }
 }
 
 /// The wait of one request. If it is dropped before it is woken, its waiter leaves the queue, unless another request
@@ -55,7 +105,8 @@ impl WaitRegistry {
         let mut waiters = self.waiters.lock();
         let handle = waiters.next_handle;
         waiters.next_handle += 1;
-        waiters.by_id.entry(id.clone()).or_default().push((handle, sender));
+        let waiting = Waiting { handle, sender, queued_at: None, early: Vec::new() };
+        waiters.by_id.entry(id.clone()).or_default().push(waiting);
         WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
@@ -70,7 +121,7 @@ impl WaitRegistry {
     }
 
     /// Wakes the requests whose waiters were granted or dropped by an entry.
-    fn wake(&self, effects: &Effects, machine: &Machine) {
+    fn wake(&self, index: u64, effects: &Effects, machine: &Machine) {
         let mut waiters = self.waiters.lock();
         if waiters.by_id.is_empty() {
             return;
@@ -80,16 +131,19 @@ impl WaitRegistry {
                 continue;
             }
             let id = WaiterId { name: transition.name.clone(), holder: transition.holder.clone() };
-            let Some(handles) = waiters.by_id.remove(&id) else { continue };
+            if !waiters.by_id.contains_key(&id) {
+                continue;
+            }
             let wake = match machine.held_with(&id.name, transition.token) {
                 Some(lease) => Wake::Granted(Box::new(lease)),
                 None => Wake::Ended(machine.lost(&id.name, &id.holder, transition.token)),
             };
-            wake_all(handles, &wake);
+            waiters.end(&id, &WaitEnd { index, is_queued_again: machine.is_waiting(&id), wake });
         }
         for dropped in &effects.dropped {
-            if let Some(handles) = waiters.by_id.remove(&dropped.waiter) {
-                wake_all(handles, &Wake::Dropped(dropped.cause));
+            let (id, wake) = (&dropped.waiter, Wake::Dropped(dropped.cause));
+            if waiters.by_id.contains_key(id) {
+                waiters.end(id, &WaitEnd { index, is_queued_again: machine.is_waiting(id), wake });
             }
         }
     }
@@ -97,18 +151,26 @@ impl WaitRegistry {
 
 impl ApplyObserver for WaitRegistry {
     fn applied(&self, entry: &AppliedEntry<'_>) {
-        self.wake(entry.effects, entry.machine);
-    }
-}
-
-fn wake_all(handles: Vec<(u64, oneshot::Sender<Wake>)>, wake: &Wake) {
-    for (_, sender) in handles {
-        // The request may have been dropped just now.
-        let _ = sender.send(wake.clone());
+        self.wake(entry.position.index, entry.effects, entry.machine);
     }
 }
 
 impl WaitHandle {
+    /// Records that the entry with this index queued the claim. Only later ends wake the request.
+    pub fn queued_at(&mut self, index: u64) {
+        let mut waiters = self.registry.waiters.lock();
+        let waiting = waiters.by_id.get_mut(&self.id).expect("its handle is registered");
+        let at = waiting.iter().position(|one| one.handle == self.handle).expect("its handle is registered");
+        waiting[at].queued_at = Some(index);
+        let early = std::mem::take(&mut waiting[at].early);
+        if let Some(end) = early.into_iter().find(|end| end.ends(index)) {
+            waiting.remove(at).wake(end.wake);
+            if waiting.is_empty() {
+                waiters.by_id.remove(&self.id);
+            }
+        }
+    }
+
     /// Leaves the waiter in the queue when this handle is dropped: the request continues at another leader.
     pub fn keep_position(&mut self) {
         self.may_be_in_queue = false;
@@ -126,7 +188,7 @@ impl Drop for WaitHandle {
     fn drop(&mut self) {
         let mut waiters = self.registry.waiters.lock();
         let Some(handles) = waiters.by_id.get_mut(&self.id) else { return };
-        handles.retain(|(handle, _)| *handle != self.handle);
+        handles.retain(|one| one.handle != self.handle);
         if !handles.is_empty() {
             return;
         }
@@ -208,6 +270,60 @@ mod tests {
         assert_eq!(waits.ids(), []);
     }
 
+    fn woken(handle: &mut WaitHandle) -> Option<Wake> {
+        handle.wake.try_recv().ok()
+    }
+
+    /// The client of an earlier request has left. Its holder asks again before the leave is applied.
+    #[test]
+    fn end_of_an_earlier_wait_wakes_no_later_request() {
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
+        let id = WaiterId { name: name(), holder: holder(2) };
+        let leave = || Command::LeaveQueue { waiter: id.clone() };
+        leader.apply(claim(1, None));
+        let mut first = leader.registry.register(id.clone());
+        leader.apply(claim(2, Some(60_000)));
+        first.queued_at(leader.index());
+        let mut again = leader.registry.register(id.clone());
+        leader.apply(leave());
+        assert!(matches!(woken(&mut first), Some(Wake::Dropped(DropCause::Left))));
+        leader.apply(claim(2, Some(60_000)));
+        again.queued_at(leader.index());
+        assert!(woken(&mut again).is_none(), "its claim is queued after the leave");
+
+        let mut third = leader.registry.register(id.clone());
+        leader.apply_all(vec![leave(), claim(2, Some(60_000))]);
+        assert!(matches!(woken(&mut again), Some(Wake::Dropped(DropCause::Left))));
+        third.queued_at(leader.index());
+        assert!(woken(&mut third).is_none(), "its claim is queued after the leave in the same entry");
+        assert!(leader.registry.has(&id));
+        leader.release(1);
+        assert!(matches!(woken(&mut third), Some(Wake::Granted(_))));
+        assert!(!leader.registry.has(&id));
+    }
+
+    #[test]
+    fn end_of_a_wait_before_its_request_knows_that_it_is_queued_wakes_it() {
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
+        let id = WaiterId { name: name(), holder: holder(2) };
+        leader.apply(claim(1, None));
+        let mut handle = leader.registry.register(id.clone());
+        leader.apply(claim(2, Some(60_000)));
+        let queued_at = leader.index();
+        leader.release(1);
+        handle.queued_at(queued_at);
+        let Some(Wake::Granted(lease)) = woken(&mut handle) else { panic!("the waiter was not woken") };
+        assert_eq!(lease.token, leader.token);
+        assert!(!leader.registry.has(&id));
+
+        let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(3) });
+        leader.apply_all(vec![claim(3, Some(60_000)), Command::LeaveQueue { waiter: handle.id.clone() }]);
+        handle.queued_at(leader.index());
+        assert!(matches!(woken(&mut handle), Some(Wake::Dropped(DropCause::Left))), "ended by its own entry");
+    }
+
     struct Leader {
         machine: Machine,
         registry: Arc<WaitRegistry>,
@@ -215,13 +331,22 @@ mod tests {
     }
 
     impl Leader {
-        /// Applies one entry as a replica does, and wakes the waiting requests.
+        /// The index of the last entry.
+        fn index(&self) -> u64 {
+            self.machine.applied().map_or(0, |last| last.index)
+        }
+
         fn apply(&mut self, command: Command) -> (Outcome, Duration) {
-            let index = self.machine.applied().map_or(1, |last| last.index + 1);
-            let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
+            self.apply_all(vec![command])
+        }
+
+        /// Applies one entry as a replica does, and wakes the waiting requests. Returns the first outcome.
+        fn apply_all(&mut self, commands: Vec<Command>) -> (Outcome, Duration) {
+            let index = self.index() + 1;
+            let batch = Batch { stamp: Stamp::default(), commands };
             let begun = Instant::now();
             let (mut outcomes, effects) = self.machine.apply(FencingToken { term: 1, index }, &batch);
-            self.registry.wake(&effects, &self.machine);
+            self.registry.wake(index, &effects, &self.machine);
             let took = begun.elapsed();
             if effects.transitions.iter().any(|transition| matches!(transition.change, Change::Granted(_))) {
                 self.token = FencingToken { term: 1, index };
@@ -250,8 +375,9 @@ mod tests {
         for number in ended..ended + HAND_OFFS as u64 {
             let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(number + 1) });
             leader.apply(claim(number + 1, Some(60_000)));
+            handle.queued_at(leader.index());
             times.push(leader.release(number));
-            let Some(Wake::Granted(lease)) = handle.wake.try_recv().ok() else { panic!("the waiter was not woken") };
+            let Some(Wake::Granted(lease)) = woken(&mut handle) else { panic!("the waiter was not woken") };
             assert_eq!((lease.holder, lease.token), (holder(number + 1), leader.token));
         }
         assert!(leader.machine.counts().ended >= ended.min(10_000), "the ended grants are still kept");

@@ -161,7 +161,7 @@ pub(crate) struct Requests {
     pub(crate) local_waits: Arc<LocalWaits>,
     events: Arc<EventLog>,
     /// Held while the leader changes access control.
-    access_changes: tokio::sync::Mutex<()>,
+    access_changes: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone, Copy, Debug)]

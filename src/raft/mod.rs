@@ -22,7 +22,7 @@ mod transfer;
 pub(crate) mod types;
 pub(crate) mod wire;
 
-pub use handle::{CurrentLeader, MemberProgress, RaftHandle, WriteError};
+pub use handle::{CurrentLeader, MemberProgress, RaftHandle, WriteError, run_to_completion};
 pub use level::FeatureLevel;
 pub use log::{Joined, MAX_ENTRY_BYTES};
 pub use membership::{ChangeError, MembershipChange};

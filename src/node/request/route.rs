@@ -19,7 +19,7 @@ use crate::node::request::wait::{WaitHandle, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::node::{Node, NodeCore, NodeFailure};
 use crate::peer::{self, Payload, PeerError, Transport};
-use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State};
+use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State, run_to_completion};
 use crate::storage::Storage;
 use crate::storage::codec;
 use crate::trace::{Span, SpanRole};
@@ -376,7 +376,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         change.begin_at(self.requests.clock.reading().1);
         let timeout = self.settings.timeouts.request;
         let made = tokio::time::timeout(timeout, async {
-            let _one_at_a_time = self.requests.access_changes.lock().await;
+            let one_at_a_time = self.requests.access_changes.clone().lock_owned().await;
             let refused = |denied| ProposeError::Refused(RequestError::Denied(denied));
             let has_expiry = change.has_expiry();
             let level = if has_expiry { FeatureLevel::TOKEN_EXPIRY } else { FeatureLevel::ACCESS_CONTROL };
@@ -387,7 +387,13 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 self.confirm_leadership(leader_term).boxed().await?;
                 self.access().check(caller, &change).map_err(refused)?;
             }
-            self.raft.propose(leader_term.term, Proposal::access(&change)).await.map_err(ProposeError::from)
+            let (raft, term, proposal) = (self.raft.clone(), leader_term.term, Proposal::access(&change));
+            // The entry can be applied after its client has left, so the next change waits for it, too.
+            let propose = async move {
+                let _one_at_a_time = one_at_a_time;
+                raft.propose(term, proposal).await
+            };
+            run_to_completion(propose).await.map_err(ProposeError::from)
         });
         let unknown = |_| Err(ProposeError::Unknown(format!("not committed within {timeout:?}")));
         made.await.unwrap_or_else(unknown).map(|_| access_answer(&self.access()))

@@ -87,6 +87,32 @@ async fn isolated_leader_refuses_no_change_from_memory() {
     cluster.shutdown().await;
 }
 
+/// Two administrators remove each other. The client of the first request leaves while the entry is in flight.
+#[tokio::test(start_paused = true)]
+async fn change_waits_for_the_entry_of_a_request_without_a_client() {
+    let (cluster, leader, others) = start_guarded().await;
+    let permissions = [PrefixRight { right: Right::Admin, prefix: String::new() }].into();
+    change(cluster.node(leader), AccessChange::SetRole { role: name("admin"), permissions }).await.expect("made");
+    for administrator in ["anna", "bert"] {
+        let (principal, roles) = (name(administrator), [name("admin")].into());
+        change(cluster.node(leader), AccessChange::SetPrincipal { principal, roles }).await.expect("made");
+    }
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, Duration::from_millis(40)));
+    let remove = |administrator, other| {
+        let (node, removed) = (cluster.node(leader).clone(), AccessChange::RemovePrincipal(name(other)));
+        let caller = Caller::Certificate(name(administrator));
+        tokio::spawn(async move { node.request_of(&caller, Request::ChangeAccess(removed), Forward::Once).await })
+    };
+    let first = remove("anna", "bert");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    first.abort();
+    let second = remove("bert", "anna").await.expect("no panic");
+    assert!(matches!(second, Err(RequestError::Denied(_))), "its principal is removed: {second:?}");
+    let access = cluster.node(leader).inner.access();
+    assert!(access.view().principals.contains_key(&name("anna")), "one administrator stays");
+    cluster.shutdown().await;
+}
+
 /// Found by the simulation, seed 227: an isolated leader answered a claim with a revoked token from its old state.
 #[tokio::test(start_paused = true)]
 async fn isolated_leader_refuses_no_holder_from_memory() {

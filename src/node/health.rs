@@ -69,6 +69,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         } else if self.raft.leadership().leader.is_none_or(|leader| self.raft.member(leader).is_none()) {
             // A new member learns the leader's address from the log, which it has not received yet.
             Some("the leader's address is not known yet")
+        } else if self.raft.state_age().is_none_or(|age| age > self.settings.timeouts.leaderless) {
+            Some("this node has not caught up with the leader")
         } else {
             None
         }

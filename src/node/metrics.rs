@@ -189,7 +189,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 (state.machine.counts(), state.machine.now(), applied)
             });
             let leads = self.requests.clock.leader_term().is_some();
-            let contact = self.stale_ms();
+            let contact = self.raft.contact_age().map(|age| age.as_millis() as u64);
             gauges.held.set(counts.held as f64);
             gauges.waiting.set(counts.waiting as f64);
             gauges.delayed.set(counts.delayed as f64);

@@ -382,9 +382,21 @@ impl<S: Storage> RaftHandle<S> {
         self.contact.elapsed()
     }
 
-    /// Upper bound of the age of this node's state. `None` if it has heard of no leader.
-    pub fn state_age(&self) -> Option<Duration> {
+    /// On the leader, time since it sent the last message that a majority acknowledged. On other nodes as
+    /// [`last_contact`](Self::last_contact).
+    pub fn contact_age(&self) -> Option<Duration> {
         self.quorum_age().or_else(|| self.last_contact())
+    }
+
+    /// Upper bound of the age of this node's state, except for the time of a leader's message on its way. `None` if the
+    /// state was not complete since the start of the node.
+    pub fn state_age(&self) -> Option<Duration> {
+        let term = self.metrics.borrow_watched().current_term;
+        let applied = self.replica.read(|state| state.applied);
+        // With the first entry of its term, a leader has applied all entries of earlier ones.
+        let leads = applied.is_some_and(|applied| applied.leader_id.term == term);
+        let index = applied.map_or(0, |applied| applied.index);
+        self.quorum_age().filter(|_| leads).or_else(|| self.contact.state_age(index))
     }
 
     /// The current leader. A leader that no majority has acknowledged for

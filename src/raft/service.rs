@@ -80,6 +80,7 @@ impl<S: Storage> RaftService<S> {
     }
 
     async fn append(&self, from: NodeId, append: Append) -> Reply {
+        let (term, commit) = (append.vote.term, append.commit);
         let request = match append.request(from) {
             Ok(request) => request,
             Err(error) => {
@@ -91,10 +92,15 @@ impl<S: Storage> RaftService<S> {
         };
         self.is_unreadable.store(false, Ordering::Relaxed);
         let raft = self.raft.clone();
+        let received = self.contact.now_ms();
         match run_to_completion(async move { raft.append_entries(request).await }).await {
             Ok(response) => {
                 if response.is_success() {
                     self.contact.heard();
+                    // Before its first commit, a leader does not know all that an earlier one has committed.
+                    if let Some(commit) = commit.filter(|commit| commit.term == term) {
+                        self.contact.announced(received, commit.index, self.replica.applied_index());
+                    }
                     // An earlier leader never completes its snapshot, so drop the received part.
                     self.incoming.lock().retain(|&sender, _| sender == from);
                 }
@@ -180,16 +186,43 @@ fn no_snapshot() -> Reply {
     Reply::Failed("this node receives no snapshot: restart the transfer".into())
 }
 
-/// Time since the last accepted message from a leader.
+/// Time since the last accepted message from a leader, and the age of the state.
 pub struct LeaderContact {
     clock: Arc<dyn Clock>,
     /// Time of the last message in milliseconds of `clock`, plus one. 0 if there was none.
     last: AtomicU64,
+    freshness: Mutex<Freshness>,
+}
+
+/// What the commits that a leader announced tell about the state of a follower. Times are in milliseconds.
+#[derive(Default)]
+struct Freshness {
+    /// The state has all that was committed at this time.
+    complete_at: Option<u64>,
+    /// The commit that the state does not have yet, and when the leader announced it.
+    awaited: Option<(u64, u64)>,
+}
+
+impl Freshness {
+    fn announced(&mut self, at_ms: u64, commit: u64, applied: u64) {
+        self.applied(applied);
+        if commit <= applied {
+            (self.complete_at, self.awaited) = (self.complete_at.max(Some(at_ms)), None);
+        } else if self.awaited.is_none_or(|(_, awaited)| awaited == commit) {
+            self.awaited = Some((at_ms, commit));
+        }
+    }
+
+    fn applied(&mut self, applied: u64) {
+        if let Some((at_ms, _)) = self.awaited.take_if(|(_, commit)| *commit <= applied) {
+            self.complete_at = self.complete_at.max(Some(at_ms));
+        }
+    }
 }
 
 impl LeaderContact {
     pub fn new(clock: Arc<dyn Clock>) -> LeaderContact {
-        LeaderContact { clock, last: AtomicU64::new(0) }
+        LeaderContact { clock, last: AtomicU64::new(0), freshness: Mutex::default() }
     }
 
     pub fn heard(&self) {
@@ -200,6 +233,19 @@ impl LeaderContact {
     pub fn elapsed(&self) -> Option<Duration> {
         let last = self.last.load(Ordering::Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(self.now_ms().saturating_sub(last)))
+    }
+
+    /// A leader announced at this time that it has committed up to an index.
+    fn announced(&self, at_ms: u64, commit: u64, applied: u64) {
+        self.freshness.lock().announced(at_ms, commit, applied);
+    }
+
+    /// Time since the state was complete. `None` if it was not complete since the start of the node.
+    pub fn state_age(&self, applied: u64) -> Option<Duration> {
+        let mut freshness = self.freshness.lock();
+        freshness.applied(applied);
+        let age = |at_ms| Duration::from_millis(self.now_ms().saturating_sub(at_ms));
+        freshness.complete_at.map(age)
     }
 
     fn now_ms(&self) -> u64 {

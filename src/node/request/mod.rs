@@ -152,8 +152,8 @@ pub struct Served {
     pub applied: u64,
     /// Cluster time at the answer, by the answering node's clock. `expires_in_ms` is `deadline - now`.
     pub now: ClusterMs,
-    /// For a stale read on a follower: milliseconds since its last message from the leader. On the leader: milliseconds
-    /// since it sent the last message that a majority acknowledged. `None` if there was no such message.
+    /// For a stale read: the age of the state in milliseconds. It has all changes that were committed before. `None` if
+    /// the age is unknown.
     pub stale_ms: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Appends of deposed leaders, in an in-memory cluster under a paused clock.
+//! Appends of deposed leaders, and the age of a follower's state, in an in-memory cluster under a paused clock.
 
 use std::time::Duration;
 
@@ -6,13 +6,18 @@ use tokio::time::Instant;
 
 use super::super::wire::{self, Append, AppendReply, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
+use crate::lease::{Batch, Command, Stamp};
 use crate::node::{Consistency, Forward, Query, Request};
 use crate::peer::{Lane, Payload, Transport};
-use crate::storage::Storage;
+use crate::raft::Proposal;
+use crate::raft::types::position;
+use crate::storage::{Storage, VoteRecord};
 use crate::testing::Cluster;
 use crate::types::LeaseName;
 
 const SOON: Duration = Duration::from_secs(30);
+/// At least two intervals between heartbeats.
+const HEARTBEATS: Duration = Duration::from_millis(200);
 
 /// A follower that only a deposed leader reaches reports the age of its data, and knows no leader.
 #[tokio::test(start_paused = true)]
@@ -21,6 +26,8 @@ async fn refused_append_does_not_refresh_leader_contact() {
     let mut cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
     let old = cluster.leader().await;
     let vote = cluster.disk(old).vote().expect("the leader voted for itself");
+    // The followers learn that they have all that is committed.
+    tokio::time::sleep(HEARTBEATS).await;
     cluster.crash(old).await;
     let next = cluster.leader_except(&[old]).await;
     let follower = cluster.ids().find(|id| ![old, next].contains(id)).expect("three nodes");
@@ -40,5 +47,64 @@ async fn refused_append_does_not_refresh_leader_contact() {
     let stale = served.stale_ms.map(Duration::from_millis);
     assert!(stale >= Some(CUT_OFF), "{stale:?}");
     assert_eq!(cluster.node(follower).health().not_ready.as_deref(), Some("no leader is known"));
+    cluster.shutdown().await;
+}
+
+/// Before its first commit, a new leader may know less than an earlier one has committed.
+#[tokio::test(start_paused = true)]
+async fn commit_of_an_earlier_term_does_not_refresh_the_age_of_the_state() {
+    const HEARD: Duration = Duration::from_secs(3);
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    tokio::time::sleep(HEARTBEATS).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let other = cluster.ids().find(|id| ![leader, follower].contains(id)).expect("three nodes");
+    cluster.board.isolate(follower, [leader]);
+    let commit = cluster.node(follower).raft().replica().read(|state| state.applied.as_ref().map(position));
+    let before = cluster.disk(follower).vote().expect("it voted");
+    let vote = VoteRecord { term: before.term + 1, candidate: Some(other), committed: true };
+    let began = Instant::now();
+    while began.elapsed() < HEARD {
+        let append = Call::Append(Append { vote, previous: commit, commit, entries: Vec::new() });
+        let payload = Payload::Raft(wire::encode(&append));
+        let answer = cluster.board.transport(other).call(follower, "in memory", Lane::Log, payload, SOON).await;
+        let reply = wire::decode(&answer.expect("answered")).expect("readable");
+        assert!(matches!(reply, Reply::Append(AppendReply::Success)), "{reply:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let raft = cluster.node(follower).raft();
+    assert!(raft.last_contact() < Some(HEARTBEATS), "{:?}", raft.last_contact());
+    assert!(raft.state_age() >= Some(HEARD), "{:?}", raft.state_age());
+    cluster.shutdown().await;
+}
+
+/// Heartbeats need neither the disk nor the state machine of a follower.
+#[tokio::test(start_paused = true)]
+async fn follower_that_does_not_apply_reports_the_age_of_its_state() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.node(cluster.ids().find(|id| *id != leader).expect("three nodes")).clone();
+    let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
+    let raft = cluster.node(leader).raft();
+    let write = async || raft.propose(raft.leadership().term, Proposal::leases(&tick)).await.expect("it leads");
+    write().await;
+    tokio::time::sleep(HEARTBEATS).await;
+    let age = || follower.raft().state_age().expect("it was complete");
+    assert!(age() < Duration::from_millis(100), "{:?}", age());
+    assert_eq!(follower.health().not_ready, None);
+    let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+    let stall = follower.raft().raft().external_state_machine_request(|_| Box::pin(async { _ = resumed.await }));
+    stall.await.expect("Raft runs");
+    for _ in 0..5 {
+        write().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(follower.raft().last_contact() < Some(Duration::from_millis(100)), "its leader sends heartbeats");
+    assert!((Duration::from_secs(5)..Duration::from_millis(5_200)).contains(&age()), "{:?}", age());
+    assert_eq!(follower.health().not_ready.as_deref(), Some("this node has not caught up with the leader"));
+    resume.send(()).expect("the state machine waits");
+    tokio::time::sleep(HEARTBEATS).await;
+    assert!(age() < Duration::from_millis(100), "{:?}", age());
+    assert_eq!(follower.health().not_ready, None);
     cluster.shutdown().await;
 }

@@ -147,7 +147,7 @@ impl Remote {
     }
 
     /// Sets the consistency of reads of leases. Default: [`Consistency::Leader`]. With [`Consistency::Stale`], a node
-    /// without a leader answers, too.
+    /// without a leader answers, too. A lease manager, and what is built on it, ignores this setting.
     pub fn with_consistency(self, consistency: Consistency) -> Remote {
         Remote { consistency, ..self }
     }
@@ -402,9 +402,9 @@ impl Remote {
         Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None, stale_age: None }
     }
 
-    /// A client of the same cluster with this budget.
+    /// A client of the same cluster with this budget, whose reads show the committed state.
     fn with_budget(&self, budget: RetryBudget) -> Remote {
-        Remote { budget, ..self.clone() }
+        Remote { budget, consistency: Consistency::default(), ..self.clone() }
     }
 }
 
@@ -520,6 +520,13 @@ mod tests {
         let (own, asked) = (Duration::from_secs(7), RetryBudget::within(Duration::from_secs(3)));
         let remote = Remote::new(Endpoints::default()).with_timeout(own);
         assert_eq!((remote.budget, remote.with_budget(asked).budget), (RetryBudget::within(own), asked));
+    }
+
+    /// A lease manager decides by what it reads whether it still holds a lease.
+    #[test]
+    fn lease_manager_reads_the_committed_state() {
+        let remote = Remote::new(Endpoints::default()).with_consistency(Consistency::Stale);
+        assert_eq!(remote.with_budget(RetryBudget::within(Duration::ZERO)).consistency, Consistency::Leader);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::access::Caller;
 use crate::node::NodeCore;
@@ -173,8 +174,10 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Waits until `node` has not acknowledged this leader for the leaderless time. Its connection stays open while it
     /// is stopped or isolated.
     async fn node_is_silent(&self, node: NodeId) {
-        while self.raft.heard_from(node).is_none_or(|heard| heard <= self.settings.timeouts.leaderless) {
-            tokio::time::sleep(self.settings.timeouts.leaderless / 4).await;
+        let (began, leaderless) = (Instant::now(), self.settings.timeouts.leaderless);
+        // Raft does not measure the contact with a node that is no member any more.
+        while self.raft.heard_from(node).unwrap_or(began.elapsed()) <= leaderless {
+            tokio::time::sleep(leaderless / 4).await;
         }
     }
 }
@@ -186,6 +189,22 @@ mod tests {
     use crate::lease::{Command, Renewal};
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, MAX_TTL_MS, Ttl};
+
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn node_that_is_no_member_is_silent_after_the_leaderless_time() {
+        use crate::config::{LeaseSettings, RaftTimings};
+        let cluster = crate::testing::Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let core = cluster.node(leader).inner.clone();
+        let leaderless = core.settings.timeouts.leaderless;
+        tokio::time::timeout(2 * leaderless, core.node_is_silent(9)).await.expect("no message of it arrives");
+        let member = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        tokio::time::timeout(4 * leaderless, core.node_is_silent(member))
+            .await
+            .expect_err("it acknowledges heartbeats");
+        cluster.shutdown().await;
+    }
 
     #[test]
     fn forwarded_request_has_at_most_4_mib() {

@@ -139,3 +139,18 @@ fn change_error(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>, is_a
         error => ChangeError::Unknown(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use openraft::errors::ForwardToLeader;
+
+    use super::*;
+
+    /// The next leader completes a change whose first entry is committed.
+    #[test]
+    fn begun_change_has_an_unknown_outcome() {
+        let error = || RaftError::APIError(ClientWriteError::ForwardToLeader(ForwardToLeader::empty()));
+        assert!(matches!(change_error(error(), true), ChangeError::Unknown(_)));
+        assert!(matches!(change_error(error(), false), ChangeError::NotLeader));
+    }
+}

@@ -297,6 +297,22 @@ async fn changed_files_are_used_and_invalid_ones_are_not() {
     assert!(two.expires() < after, "the node looks again after an invalid file");
 }
 
+/// A new CA is added to the file before its first certificates are issued.
+#[tokio::test]
+async fn changed_file_of_cas_is_used() {
+    let (ca, next) = (Authority::new(), Authority::new());
+    let (one, two) = (ca.node("a", 1), next.node("a", 2));
+    let cas = [&ca, &next].map(|ca| std::fs::read_to_string(ca.path("ca.pem")).expect("readable")).concat();
+    std::fs::write(next.path("ca.pem"), &cas).expect("writable");
+    two.reload();
+    let (called, answered) = connect(&one, 2, &two).await;
+    assert!(called.is_err() || answered.is_err(), "node 1 does not trust the new CA yet");
+    std::fs::write(ca.path("ca.pem"), &cas).expect("writable");
+    one.reload();
+    let (called, answered) = connect(&one, 2, &two).await;
+    assert!(called.is_ok() && answered.is_ok(), "{called:?} {answered:?}");
+}
+
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn clients_present_certificates_if_the_node_requires_them() {

@@ -76,6 +76,27 @@ async fn each_node_remembers_the_leaders_since_its_start() {
     cluster.shutdown().await;
 }
 
+/// The follower lacks an entry, so it cannot win the election.
+#[tokio::test(start_paused = true)]
+async fn leader_that_is_elected_again_is_a_change() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let mut others = cluster.ids().filter(|id| *id != leader);
+    let (follower, third) = (others.next().expect("three"), others.next().expect("three"));
+    cluster.board.isolate(follower, cluster.ids());
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    cluster.crash(third).await;
+    cluster.crash(leader).await;
+    cluster.board.heal();
+    cluster.restart(leader).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let status = cluster.node(follower).status().await;
+    let [.., before, after] = &status.leader_changes[..] else { panic!("two leaders: {status:?}") };
+    assert_eq!((before.leader, after.leader), (leader, leader), "{status:?}");
+    assert!(before.term < after.term && after.term == status.term, "{status:?}");
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn status_shows_an_unreachable_member() {
     let mut cluster = start().await;

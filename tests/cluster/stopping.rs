@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::client::{CallError, LeaseManager, ManagerOptions, Wait};
 use tenure::election::{Election, ElectionOptions};
-use tenure::lease::Command;
+use tenure::lease::{Acquire, Command};
 use tenure::node::{Local, Request, RequestError};
 use tenure::testing::TokioClock;
 use tokio::time::Instant;
@@ -90,4 +90,25 @@ async fn held_lease_delays_the_shutdown_by_half_a_second() {
         assert!(range.contains(&began.elapsed().as_millis()), "held: {is_held}: {:?}", began.elapsed());
         cluster.shutdown().await;
     }
+}
+
+/// During a lock delay, a client waits and nobody holds the lease.
+#[tokio::test(start_paused = true)]
+async fn waiting_claim_delays_the_shutdown_by_half_a_second() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let Request::Acquire(claim) = acquire("job", "a", 60_000, None) else { unreachable!("it is a claim") };
+    let lease = held(cluster.node(leader), Request::Acquire(Acquire { lock_delay_ms: 30_000, ..claim })).await;
+    let revoke = Command::Revoke { name: lease.name, reason: String::new() };
+    ask(cluster.node(leader), Request::Change(revoke)).await.expect("answered");
+    let node = cluster.node(leader).clone();
+    let waiting = tokio::spawn(async move { ask(&node, acquire("job", "b", 60_000, Some(60_000))).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished(), "the lock delay lasts");
+    let began = Instant::now();
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    cluster.node(follower).shutdown().await;
+    assert!((500..600).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    waiting.abort();
+    cluster.shutdown().await;
 }

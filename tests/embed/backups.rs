@@ -170,6 +170,7 @@ async fn infinite_lease_needs_stopped_holders() {
     let leases = lost.leases();
     let infinite = LeaseOptions::new().infinite();
     leases.lease_with("job", infinite).expect("valid").acquire(Wait::No).await.expect("free");
+    leases.lease("report").expect("valid").acquire(Wait::No).await.expect("free");
     lost.save_backup(&file, Consistency::Stale).await.expect("saved");
     leases.shutdown().await;
     lost.shutdown().await;

@@ -13,7 +13,11 @@ use tenure::types::LeaseName;
 use crate::cluster::{Cluster, TTL, soon, until};
 use crate::steady::{safety, steady, strict};
 
-strict!(at_most_10_000_shards_are_kept, ended_work_restarts_and_stuck_work_is_dropped);
+strict!(
+    at_most_10_000_shards_are_kept,
+    draining_shard_is_held_until_its_work_ends,
+    ended_work_restarts_and_stuck_work_is_dropped
+);
 steady!(shards_move_drained_and_never_overlap, work_on_a_revoked_shard_is_dropped,);
 
 /// The current work on shards, and the violations so far.
@@ -144,6 +148,34 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
         cluster.remote().explain(&name, None).await.expect("the cluster answers").held.is_empty(),
         "the lease was not released"
     );
+}
+
+async fn draining_shard_is_held_until_its_work_ends() {
+    let cluster = Cluster::start().await;
+    let (a, b) = (join(&cluster, "a").await, join(&cluster, "b").await);
+    let name = LeaseName::new("slow").expect("the value is valid");
+    a.set_ready(true).await.expect("the cluster accepts it");
+    b.set_ready(false).await.expect("the cluster accepts it");
+    let (leaving, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
+    let (left, ended) = (leaving.clone(), end.clone());
+    let options = LeaseOptions::new().ttl(Duration::from_secs(60)).drain(Duration::from_secs(30));
+    let shards = a.keep_assigned([name.clone()], options, move |shard| {
+        let (left, ended) = (left.clone(), ended.clone());
+        async move {
+            shard.leaving.cancelled().await;
+            left.fetch_add(1, Ordering::SeqCst);
+            ended.notified().await;
+        }
+    });
+    let shards = shards.expect("the value is valid");
+    until("a works on the shard", || shards.held() == [name.clone()]).await;
+    b.set_ready(true).await.expect("the cluster accepts it");
+    a.set_ready(false).await.expect("the cluster accepts it");
+    until("the work is told to end", || leaving.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(shards.held(), [name.clone()], "the lease is held during the drain");
+    end.notify_one();
+    until("the shard is released", || shards.held().is_empty()).await;
+    soon(shards.stop()).await;
 }
 
 /// Counts its drops.

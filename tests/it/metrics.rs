@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, SOON};
@@ -142,6 +143,13 @@ async fn metrics_of_a_listener_count_its_connections() {
         until(&render, "tenure_http_connections_refused_total", &[], f64::from(refused)).await;
     }
     drop(open);
+    until(&render, "tenure_http_connections", &[], own).await;
+    // This one ends with an error: it is reset in the middle of a request.
+    let mut reset = TcpStream::connect(cluster.address).await.expect("it listens");
+    reset.write_all(b"GET /livez HTTP/1.1\r\nhost").await.expect("the connection is open");
+    until(&render, "tenure_http_connections", &[], own + 1.0).await;
+    reset.set_zero_linger().expect("a socket");
+    drop(reset);
     until(&render, "tenure_http_connections", &[], own).await;
     cluster.end().await;
 }

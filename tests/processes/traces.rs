@@ -194,10 +194,11 @@ async fn malformed_trace_headers_are_ignored() {
 async fn nothing_is_exported_without_an_endpoint() {
     let receiver = Receiver::start().await;
     let mut cluster = Cluster::new("").await;
-    let off = [("OTEL_SDK_DISABLED", "true".to_owned())];
+    let off = [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")];
     for id in NODES {
-        // Node 1 has no variables, and the others turn the exporter off.
-        cluster.variables = if id == 1 { Vec::new() } else { [receiver.variables(), off.to_vec()].concat() };
+        // Node 1 has no variables, and each of the others turns the exporter off in another way.
+        let off = off.get(place(id).wrapping_sub(1)).map(|(name, value)| (*name, (*value).to_owned()));
+        cluster.variables = off.map_or(Vec::new(), |off| [receiver.variables(), vec![off]].concat());
         cluster.launch(id);
     }
     for id in NODES {

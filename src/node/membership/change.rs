@@ -430,6 +430,8 @@ mod tests {
         assert_eq!(step(&view(), &remove(3)), Ok(Step::Make(MembershipChange::Remove(3))));
         let one_down = with(2, |voter| voter.state = MemberState::Unreachable);
         assert_refused(&one_down, &remove(3), "only 1 of 2 voters would be healthy");
+        let by_a_voter = MemberChange::Replace { old: 3, new: 1 };
+        assert_refused(&one_down, &by_a_voter, "only 1 of 2 voters would be healthy");
         assert_eq!(step(&one_down, &remove(2)), Ok(Step::Make(MembershipChange::Remove(2))), "the broken one");
         let forced = MemberChange::Remove { id: 3, force: true };
         assert_eq!(step(&one_down, &forced), Ok(Step::Make(MembershipChange::Remove(3))));

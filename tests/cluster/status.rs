@@ -34,6 +34,28 @@ async fn isolated_follower_knows_the_last_contact_of_each_member() {
     cluster.shutdown().await;
 }
 
+/// The follower hears its leader, which does not hear the follower.
+#[tokio::test(start_paused = true)]
+async fn contact_with_the_leader_is_not_that_with_another_member() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let mut others = cluster.ids().filter(|id| *id != leader);
+    let (follower, third) = (others.next().expect("three"), others.next().expect("three"));
+    cluster.board.cut(follower, leader);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let contact = async || {
+        let status = cluster.node(follower).status().await;
+        let of = |id| status.members.iter().find(|member| member.id == id).expect("a member");
+        (of(leader).last_contact_ms, of(third).last_contact_ms, of(third).state)
+    };
+    assert!(matches!(contact().await, (Some(..1_000), Some(0), MemberState::Ok)), "{:?}", contact().await);
+    cluster.board.isolate(follower, [third]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let seen = contact().await;
+    assert!(matches!(seen, (Some(..1_000), Some(3_000..4_500), MemberState::Unreachable)), "{seen:?}");
+    cluster.shutdown().await;
+}
+
 /// The states of the members, in the order of their ids.
 fn states(status: &ClusterStatus) -> Vec<MemberState> {
     status.members.iter().map(|member| member.state).collect()

@@ -92,7 +92,7 @@ async fn held_lease_delays_the_shutdown_by_half_a_second() {
     }
 }
 
-/// During a lock delay, a client waits and nobody holds the lease.
+/// During a lock delay, a client waits for a lease without a holder.
 #[tokio::test(start_paused = true)]
 async fn waiting_claim_delays_the_shutdown_by_half_a_second() {
     let cluster = start().await;

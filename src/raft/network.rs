@@ -84,16 +84,14 @@ impl<S: Storage, T: Transport> RaftNetworkFactory<TypeConfig> for Network<S, T> 
 
 impl<S: Storage, T: Transport> Link<S, T> {
     async fn call(&self, lane: Lane, call: &Call, timeout: Duration) -> Rpc<Reply> {
+        read_reply(self.exchange(lane, call, timeout).await)
+    }
+
+    async fn exchange(&self, lane: Lane, call: &Call, timeout: Duration) -> Result<Bytes, PeerError> {
         let payload = Payload::Raft(wire::encode(call));
         // The address of a member can change, and openraft keeps the link.
         let address = self.network.replica.peer_address(self.target).unwrap_or_else(|| self.address.clone());
-        let sent = self.network.transport.call(self.target, &address, lane, payload, timeout).await;
-        let reply = sent.map_err(|error| rpc_error(&error))?;
-        match wire::decode(&reply) {
-            Ok(Reply::Failed(reason)) => Err(unreachable(reason)),
-            Ok(reply) => Ok(reply),
-            Err(error) => Err(network_error(&error)),
-        }
+        self.network.transport.call(self.target, &address, lane, payload, timeout).await
     }
 
     async fn request_vote(&self, call: Call, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
@@ -107,8 +105,8 @@ impl<S: Storage, T: Transport> Link<S, T> {
         &self,
         by: VoteOf<TypeConfig>,
         manifest: SnapshotManifest,
+        longest_install: Duration,
     ) -> Rpc<SnapshotResponse<TypeConfig>> {
-        let timeout = self.network.disk_timeout;
         let _transfer = self.network.sending.begin(manifest.id);
         self.send_part(Call::SnapshotBegin).await?;
         let mut next = 0;
@@ -120,9 +118,20 @@ impl<S: Storage, T: Transport> Link<S, T> {
             next = after;
         }
         let end = Call::SnapshotEnd { vote: vote_record(&by), crc: manifest.crc };
-        match self.call(Lane::Snapshot, &end, timeout).await? {
+        match self.end_snapshot(&end, longest_install).await? {
             Reply::SnapshotEnd { vote: record } => Ok(SnapshotResponse::new(vote(record, self.target))),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks until the receiver has installed the snapshot. An installation can take longer than one reply may.
+    async fn end_snapshot(&self, end: &Call, longest: Duration) -> Rpc<Reply> {
+        let began = Instant::now();
+        loop {
+            match self.exchange(Lane::Snapshot, end, self.network.disk_timeout).await {
+                Err(PeerError::Timeout { .. }) if began.elapsed() < longest => {}
+                sent => return read_reply(sent),
+            }
         }
     }
 
@@ -166,14 +175,14 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         by: VoteOf<TypeConfig>,
         snapshot: SnapshotOf<TypeConfig, SnapshotData<S>>,
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
-        _: RPCOption,
+        option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let SnapshotData::Stored { manifest, .. } = snapshot.snapshot else {
             unreachable!("openraft sends only snapshots from this node's disk");
         };
         tokio::select! {
             closed = cancel => Err(closed.into()),
-            sent = self.send_snapshot(by, manifest) => Ok(sent?),
+            sent = self.send_snapshot(by, manifest, option.hard_ttl()) => Ok(sent?),
         }
     }
 
@@ -204,6 +213,14 @@ fn read_message<S: Storage>(storage: &S, id: u64, mut next: u64, chunks: u64) ->
         next += 1;
     }
     Ok((message.into(), next))
+}
+
+fn read_reply(sent: Result<Bytes, PeerError>) -> Rpc<Reply> {
+    match wire::decode(&sent.map_err(|error| rpc_error(&error))?) {
+        Ok(Reply::Failed(reason)) => Err(unreachable(reason)),
+        Ok(reply) => Ok(reply),
+        Err(error) => Err(network_error(&error)),
+    }
 }
 
 fn rpc_error(error: &PeerError) -> RPCError<TypeConfig> {
@@ -391,6 +408,69 @@ mod tests {
             }
             let expected = [(Lane::Log, disk_timeout), (Lane::Control, RPCOption::new(heartbeat).soft_ttl())];
             assert_eq!(*transport.0.lock(), expected);
+        }
+    }
+
+    /// A receiver that installs a large snapshot for longer than one call may take.
+    #[tokio::test(start_paused = true)]
+    async fn end_of_a_snapshot_is_asked_for_until_it_is_installed() {
+        #[derive(Clone)]
+        struct SlowInstall(Arc<Mutex<Vec<Call>>>, usize);
+
+        impl Transport for SlowInstall {
+            async fn call(
+                &self,
+                target: NodeId,
+                _: &str,
+                _: Lane,
+                payload: Payload,
+                timeout: Duration,
+            ) -> Result<Bytes, PeerError> {
+                let Payload::Raft(call) = payload else { unreachable!("only Raft calls it") };
+                let call = wire::decode(&call).expect("readable");
+                let Call::SnapshotEnd { vote, .. } = call else { return Ok(wire::encode(&Reply::SnapshotContinue)) };
+                let asked = {
+                    let mut ends = self.0.lock();
+                    ends.push(call);
+                    ends.len()
+                };
+                if asked < self.1 {
+                    tokio::time::sleep(timeout).await;
+                    return Err(PeerError::Timeout { target, timeout });
+                }
+                Ok(wire::encode(&Reply::SnapshotEnd { vote }))
+            }
+
+            async fn is_refused(&self, _: NodeId, _: &str) -> bool {
+                unreachable!("only the module `node` calls it")
+            }
+
+            async fn shutdown(&self) {}
+        }
+
+        let (disk_timeout, longest) = (Duration::from_secs(2), Duration::from_secs(120));
+        for (answered, is_installed, asked) in [(1, true, 1), (30, true, 30), (1_000, false, 60)] {
+            let storage = MemoryStorage::new(SyncMode::default());
+            let mut writer = storage.begin_snapshot().expect("the store works");
+            writer.push(b"snapshot").expect("the store works");
+            let manifest = writer.finish_blocking(Vec::new()).expect("the store works");
+            let transport = SlowInstall(Arc::default(), answered);
+            let ends = transport.0.clone();
+            let network = Network {
+                transport,
+                storage: storage.clone(),
+                replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
+                announced_commit: Arc::default(),
+                sending: OutgoingSnapshots::default(),
+                disk_timeout,
+            };
+            let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
+            let data = SnapshotData::Stored { store: storage, manifest };
+            let snapshot = Snapshot { meta: SnapshotMeta::default(), snapshot: data };
+            let mut link = network.link(2, &PeerInfo::default(), Lane::Log);
+            let option = RPCOption::new(longest);
+            let sent = link.full_snapshot(by, snapshot, std::future::pending(), option).await;
+            assert_eq!((sent.is_ok(), ends.lock().len()), (is_installed, asked), "answered at {answered}: {sent:?}");
         }
     }
 

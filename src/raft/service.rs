@@ -29,6 +29,8 @@ pub struct RaftService<S: Storage> {
     replica: Replica,
     contact: Arc<LeaderContact>,
     incoming: Mutex<HashMap<NodeId, Incoming<S>>>,
+    /// Locked while a snapshot is installed. Has the last one.
+    installed: Arc<tokio::sync::Mutex<Option<Installed>>>,
     /// The last append could not be read.
     is_unreadable: AtomicBool,
 }
@@ -37,6 +39,13 @@ pub struct RaftService<S: Storage> {
 struct Incoming<S: Storage> {
     writer: SnapshotWriter<S>,
     reader: SnapshotReader,
+}
+
+/// An installed snapshot. Its sender can ask again, if the installation took longer than its call.
+struct Installed {
+    from: NodeId,
+    crc: u32,
+    vote: VoteRecord,
 }
 
 impl<S: Storage> RaftService<S> {
@@ -52,6 +61,7 @@ impl<S: Storage> RaftService<S> {
             replica,
             contact,
             incoming: Mutex::default(),
+            installed: Arc::default(),
             is_unreadable: AtomicBool::new(false),
         }
     }
@@ -142,7 +152,11 @@ impl<S: Storage> RaftService<S> {
     }
 
     async fn end_snapshot(&self, from: NodeId, by: VoteRecord, crc: u32) -> Reply {
-        let Some(Incoming { writer, reader }) = self.incoming.lock().remove(&from) else { return no_snapshot() };
+        let mut installed = self.installed.clone().lock_owned().await;
+        let Some(Incoming { writer, reader }) = self.incoming.lock().remove(&from) else {
+            let same = installed.as_ref().filter(|last| (last.from, last.crc) == (from, crc));
+            return same.map_or_else(no_snapshot, |last| Reply::SnapshotEnd { vote: last.vote });
+        };
         if writer.crc() != crc {
             return Reply::Failed(format!(
                 "the received snapshot has checksum {:08x}: expected {crc:08x}",
@@ -159,12 +173,13 @@ impl<S: Storage> RaftService<S> {
         };
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received { writer, state } };
         let (raft, by) = (self.raft.clone(), vote(by, from));
-        let installed: Result<_, Fatal<TypeConfig>> =
-            run_to_completion(async move { raft.install_full_snapshot(by, snapshot).await }).await;
-        match installed {
-            Ok(response) => Reply::SnapshotEnd { vote: vote_record(&response.vote) },
-            Err(error) => Reply::Failed(error.to_string()),
-        }
+        let install = async move {
+            let vote = raft.install_full_snapshot(by, snapshot).await.map(|response| vote_record(&response.vote));
+            *installed = vote.as_ref().ok().map(|&vote| Installed { from, crc, vote });
+            vote
+        };
+        let vote: Result<VoteRecord, Fatal<TypeConfig>> = run_to_completion(install).await;
+        vote.map_or_else(|error| Reply::Failed(error.to_string()), |vote| Reply::SnapshotEnd { vote })
     }
 }
 

@@ -308,3 +308,40 @@ async fn follower_within_snapshot_keep_catches_up_by_its_log() {
     }
     cluster.shutdown().await;
 }
+
+/// The sender asks again while a slow disk installs its snapshot, and sends nothing twice.
+#[tokio::test(start_paused = true)]
+async fn sender_learns_the_end_of_a_long_installation() {
+    let (mut cluster, leader, [slow, third]) = start().await;
+    hold(cluster.node(leader), "a").await;
+    cluster.crash(slow).await;
+    purge(&cluster, leader, "a").await;
+    // The test sends in place of the leader.
+    cluster.board.cut(leader, slow);
+    cluster.restart(slow).await;
+    let sent = own_snapshot(&cluster, leader);
+    let end = |crc| Call::SnapshotEnd { vote: sent.vote, crc };
+    send(&cluster, third, slow, Call::SnapshotBegin).await;
+    send(&cluster, third, slow, Call::SnapshotBytes(sent.bytes.clone())).await;
+    let before = applied(cluster.node(slow));
+    let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+    let raft = cluster.node(slow).raft().raft();
+    let stall = raft.external_state_machine_request(|_| Box::pin(async { _ = resumed.await }));
+    stall.await.expect("Raft runs");
+    let mut ends = Box::pin(async {
+        tokio::join!(send(&cluster, third, slow, end(sent.crc)), send(&cluster, third, slow, end(sent.crc)))
+    });
+    tokio::time::timeout(Duration::from_secs(5), &mut ends).await.expect_err("the installation waits");
+    resume.send(()).expect("the state machine waits");
+    let (first, second) = ends.await;
+    assert!(matches!(first, Reply::SnapshotEnd { .. }) && matches!(second, Reply::SnapshotEnd { .. }), "{second:?}");
+    assert!(applied(cluster.node(slow)) > before, "the snapshot is installed");
+    let later = send(&cluster, third, slow, end(sent.crc)).await;
+    assert!(matches!(later, Reply::SnapshotEnd { .. }), "{later:?}");
+    for (from, crc) in [(third, !sent.crc), (leader, sent.crc)] {
+        cluster.board.heal();
+        let unknown = send(&cluster, from, slow, end(crc)).await;
+        assert!(matches!(unknown, Reply::Failed(_)), "another snapshot, or another sender: {unknown:?}");
+    }
+    cluster.shutdown().await;
+}

@@ -265,19 +265,23 @@ async fn place_stays_while_one_request_of_its_holder_waits() {
     let lease = held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
     let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
     for at in [leader, follower] {
-        let wait = || {
+        let wait = |by: &'static str| {
             let node = cluster.node(at).clone();
-            tokio::spawn(async move { ask(&node, acquire("job", "b", 5_000, Some(60_000))).await.map(drop) })
+            tokio::spawn(async move { ask(&node, acquire("job", by, 5_000, Some(60_000))).await.map(drop) })
         };
-        let (leaves, stays) = (wait(), wait());
+        let (leaves, stays) = (wait("b"), wait("b"));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let next = wait("c");
         tokio::time::sleep(Duration::from_millis(50)).await;
         leaves.abort();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(queue(cluster.node(leader)).await, 1, "asked at node {at}, leader {leader}");
+        assert_eq!(queued(cluster.node(leader)).await, ["b", "c"], "asked at node {at}, leader {leader}");
         assert!(!stays.is_finished(), "the other request still waits");
         stays.abort();
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(queue(cluster.node(leader)).await, 0, "the last dropped request removes the place");
+        assert_eq!(queued(cluster.node(leader)).await, ["c"], "the last dropped request removes the place");
+        next.abort();
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let release = Command::Release { name: name("job"), holder: holder("a"), token: lease.token };
     ask(cluster.node(leader), Request::Change(release)).await.expect("answered");
@@ -285,9 +289,14 @@ async fn place_stays_while_one_request_of_its_holder_waits() {
 }
 
 async fn queue(node: &TestNode) -> usize {
+    queued(node).await.len()
+}
+
+/// The holders in the queue, in its order.
+async fn queued(node: &TestNode) -> Vec<String> {
     let read = Request::Read { query: Query::Queue(name("job")), consistency: Consistency::Leader };
     match ask(node, read).await.expect("answered").answer {
-        Answer::Queue(waiters) => waiters.len(),
+        Answer::Queue(waiters) => waiters.iter().map(|waiter| waiter.holder.to_string()).collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -158,20 +158,32 @@ async fn request_at_a_removed_node_ends_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn node_removed_while_it_is_down_learns_it_at_its_start() {
-    for knows_that_it_joined in [false, true] {
-        let mut cluster = start().await;
-        let leader = cluster.leader().await;
-        let follower = cluster.ids().find(|id| *id != leader).expect("three");
-        if knows_that_it_joined {
-            // The leader records the disks of its voters.
-            tokio::time::sleep(Duration::from_secs(5)).await;
-        }
-        cluster.crash(follower).await;
-        cluster.node(leader).change_members(remove(follower)).await.expect("the others are a majority");
-        cluster.restart(follower).await;
-        learns_its_removal(cluster.node(follower)).await;
-        cluster.shutdown().await;
-    }
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three");
+    cluster.crash(follower).await;
+    cluster.node(leader).change_members(remove(follower)).await.expect("the others are a majority");
+    cluster.restart(follower).await;
+    learns_its_removal(cluster.node(follower)).await;
+    cluster.shutdown().await;
+}
+
+/// It asks its peers: no request and no leader tells it.
+#[tokio::test(start_paused = true)]
+async fn node_removed_while_it_is_isolated_learns_it() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three");
+    // The leader records the disks of its voters.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    cluster.board.isolate(follower, cluster.ids());
+    let removed = MemberChange::Remove { id: follower, force: true };
+    cluster.node(leader).change_members(removed).await.expect("the others are a majority");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(cluster.node(follower).health().failed, None, "it cannot know");
+    cluster.board.heal();
+    learns_its_removal(cluster.node(follower)).await;
+    cluster.shutdown().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -168,11 +168,12 @@ async fn draining_shard_is_held_until_its_work_ends() {
         }
     });
     let shards = shards.expect("the value is valid");
-    until("a works on the shard", || shards.held() == [name.clone()]).await;
+    let only = vec![name];
+    until("a works on the shard", || shards.held() == only).await;
     b.set_ready(true).await.expect("the cluster accepts it");
     a.set_ready(false).await.expect("the cluster accepts it");
     until("the work is told to end", || leaving.load(Ordering::SeqCst) == 1).await;
-    assert_eq!(shards.held(), [name.clone()], "the lease is held during the drain");
+    assert_eq!(shards.held(), only, "the lease is held during the drain");
     end.notify_one();
     until("the shard is released", || shards.held().is_empty()).await;
     soon(shards.stop()).await;

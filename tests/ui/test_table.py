@@ -20,11 +20,10 @@ def setUpModule():
 
 class Many(PageTest):
     def test_10000_leases_cause_no_long_stall(self):
-        # Another process can take the processor, and that only adds to a stall: the least of at most three runs counts.
         longest = self.use_the_page("a")
-        for part in ("b", "c"):
-            if longest > LONGEST_STALL_MS:
-                longest = min(longest, self.use_the_page(part))
+        if longest > LONGEST_STALL_MS:
+            # Another process can take the processor, so a second run decides.
+            longest = self.use_the_page("b")
         print(f"longest task: {longest:.0f} ms", end=" ", flush=True)
         self.assertLessEqual(longest, LONGEST_STALL_MS)
 

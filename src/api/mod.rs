@@ -58,7 +58,7 @@ pub const NODE_HEADER: &str = "x-tenure-node";
 pub const TERM_HEADER: &str = "x-tenure-term";
 /// The log index that the response reflects.
 pub const INDEX_HEADER: &str = "x-tenure-index";
-/// On a stale read: milliseconds since the leader's last message to the node; absent without such a message.
+/// On a stale read: the age of the state in milliseconds; absent if the node has not caught up since its start.
 pub const STALE_HEADER: &str = "x-tenure-stale-ms";
 /// In a request, with any value: the node does not forward to the leader, but answers 307 with the leader's address.
 pub const NO_FORWARD_HEADER: &str = "x-tenure-no-forward";

@@ -52,7 +52,7 @@ pub(crate) enum Freshness {
     Current,
     /// The state is at most this old.
     Stale { ms: u64 },
-    /// The node had heard of no leader.
+    /// The node had not caught up with a leader since its start.
     Unknown,
 }
 

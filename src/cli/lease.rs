@@ -179,7 +179,7 @@ impl ReadArguments {
         if self.consistency == Consistency::Stale && self.client.output == Format::Table {
             match remote.stale_age() {
                 Some(age) => eprintln!("stale: the state of one node, {} old", duration::show(as_ms(age))),
-                None => eprintln!("stale: the state of one node, of unknown age: it has never heard from a leader"),
+                None => eprintln!("stale: the state of one node, of unknown age: it has not caught up since its start"),
             }
         }
     }

@@ -44,7 +44,7 @@ pub(super) struct Call {
 pub(super) struct StaleAge(Arc<AtomicU64>);
 
 impl StaleAge {
-    /// The value after an answer without an age: that node has never heard from a leader.
+    /// The value after an answer without an age: that node has not caught up since its start.
     const UNKNOWN: u64 = u64::MAX;
 
     pub fn get(&self) -> Option<Duration> {

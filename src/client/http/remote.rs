@@ -152,9 +152,9 @@ impl Remote {
         Remote { consistency, ..self }
     }
 
-    /// Returns the largest age of the states that the stale reads of this client and its clones returned: the time since
-    /// the answering node heard from a leader. Zero before the first such read. `None` if a node stated no age, because
-    /// it has never heard from a leader.
+    /// Returns the largest age of the states that the stale reads of this client and its clones returned: a state has all
+    /// changes that were committed before. Zero before the first such read. `None` if a node stated no age, because it
+    /// has not caught up with a leader since its start.
     pub fn stale_age(&self) -> Option<Duration> {
         self.stale_age.get()
     }

@@ -194,11 +194,11 @@ async fn malformed_trace_headers_are_ignored() {
 async fn nothing_is_exported_without_an_endpoint() {
     let receiver = Receiver::start().await;
     let mut cluster = Cluster::new("").await;
-    let off = [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")];
-    for id in NODES {
-        // Node 1 has no variables, and each of the others turns the exporter off in another way.
-        let off = off.get(place(id).wrapping_sub(1)).map(|(name, value)| (*name, (*value).to_owned()));
-        cluster.variables = off.map_or(Vec::new(), |off| [receiver.variables(), vec![off]].concat());
+    // Node 1 has no endpoint, and each of the others turns the exporter off in another way.
+    let off = [None, Some(("OTEL_SDK_DISABLED", "true")), Some(("OTEL_TRACES_EXPORTER", "none"))];
+    for (id, off) in NODES.into_iter().zip(off) {
+        let variables = |(name, value): (_, &str)| [receiver.variables(), vec![(name, value.to_owned())]].concat();
+        cluster.variables = off.map_or(Vec::new(), variables);
         cluster.launch(id);
     }
     for id in NODES {

@@ -28,13 +28,17 @@ async fn renewals_come_at_a_third_of_the_ttl(world: &World) {
 
 async fn one_request_renews_all_held_leases(world: &World) {
     let holder = world.holder();
-    const LEASES: usize = 200;
+    const LEASES: usize = 100;
     let mut leases = Vec::new();
     for n in 0..LEASES {
         leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(TTL * 4)).expect("a valid name"));
     }
-    let acquired = futures_util::future::join_all(leases.iter().map(|lease| lease.acquire(Wait::No))).await;
-    assert!(acquired.iter().all(Result::is_ok));
+    // All at once would take a busy machine longer than the timeout of one.
+    for some in leases.chunks(50) {
+        let acquired = futures_util::future::join_all(some.iter().map(|lease| lease.acquire(Wait::No))).await;
+        let failed: Vec<_> = acquired.iter().filter_map(|acquired| acquired.as_ref().err()).collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    }
     let before = holder.switch.renewals();
     tokio::time::sleep(TTL * 8).await;
     let sent = holder.switch.renewals() - before;

@@ -20,7 +20,7 @@ const WAIT_MS: u64 = 60_000;
 /// The answer arrives after the cancellation.
 pub async fn cancelled_acquire_releases_a_late_grant(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    driver.link.once("/acquire", Fault::DelayAnswer(Duration::from_millis(500)));
+    driver.link.once("/acquire", Fault::DelayAnswer(Duration::from_millis(1_500)));
     let acquire = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS}));
     let granted = token(&driver.link.done("/acquire", 1).await[0].answer);
     cancel(&driver, acquire).await;

@@ -10,6 +10,13 @@ use crate::session::at;
 
 const TTL_MS: u64 = 1_500;
 const TTL: Duration = Duration::from_millis(TTL_MS);
+/// The ttl of the cases with a delayed request. A third of it is longer than the delays of a busy machine.
+const LONG_TTL_MS: u64 = 6_000;
+const LONG_TTL: Duration = Duration::from_millis(LONG_TTL_MS);
+/// Of an acquire: half of the time until its first renewal.
+const DELAY_OF_ACQUIRE: Duration = Duration::from_millis(LONG_TTL_MS / 6);
+/// Of a renewal: shorter than one attempt, which has two fifteenths of the ttl.
+const DELAY_OF_RENEWAL: Duration = Duration::from_millis(LONG_TTL_MS / 12);
 
 /// Waits for the loss by the clock of the client, and for the expiry at the cluster.
 async fn ends_unreachable(case: &Case, driver: &Driver, lease: &str) {
@@ -21,9 +28,9 @@ async fn ends_unreachable(case: &Case, driver: &Driver, lease: &str) {
 pub async fn late_grant_counts_from_its_request(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     // A client renews a grant that comes after a third of the ttl.
-    driver.link.once("/acquire", Fault::DelayAnswer(2 * TTL / 4));
-    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    driver.link.once("/acquire", Fault::DelayAnswer(DELAY_OF_ACQUIRE));
     driver.link.always("/renew", Fault::CutRequest);
+    driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
     ends_unreachable(case, &driver, &job).await;
 }
 
@@ -40,59 +47,59 @@ pub async fn very_late_grant_is_renewed_first(case: &Case) {
 
 pub async fn late_renewal_counts_from_its_request(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    // The delay is shorter than one attempt, which has two fifteenths of the ttl.
-    driver.link.once("/renew", Fault::DelayAnswer(2 * TTL / 10));
-    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
-    let renewed = driver.link.done("/renew", 1).await;
+    driver.link.once("/renew", Fault::DelayAnswer(DELAY_OF_RENEWAL));
     driver.link.always("/renew", Fault::CutRequest);
+    driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
+    let renewed = driver.link.done("/renew", 1).await;
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
-    assert!(last > renewed[0].received + TTL, "the renewal did not count");
+    // The grant itself would end two thirds of a ttl after the renewal.
+    assert!(last > renewed[0].received + LONG_TTL * 3 / 4, "the renewal did not count");
 }
 
 /// The ttl begins when the request arrives, later than the client has sent it.
 pub async fn delayed_acquire_counts_from_its_send(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    driver.link.once("/acquire", Fault::DelayRequest(2 * TTL / 4));
-    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    driver.link.once("/acquire", Fault::DelayRequest(DELAY_OF_ACQUIRE));
     driver.link.always("/renew", Fault::CutRequest);
+    driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
     ends_unreachable(case, &driver, &job).await;
-    assert_counted(&driver, &job, &driver.link.requests("/acquire")[0]);
+    assert_counted(&driver, &job, &driver.link.requests("/acquire")[0], DELAY_OF_ACQUIRE);
 }
 
 pub async fn delayed_renewal_counts_from_its_send(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    driver.link.once("/renew", Fault::DelayRequest(2 * TTL / 10));
-    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
-    let renewed = driver.link.done("/renew", 1).await;
+    driver.link.once("/renew", Fault::DelayRequest(DELAY_OF_RENEWAL));
     driver.link.always("/renew", Fault::CutRequest);
+    driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
+    let renewed = driver.link.done("/renew", 1).await;
     ends_unreachable(case, &driver, &job).await;
-    assert_counted(&driver, &job, &renewed[0]);
+    assert_counted(&driver, &job, &renewed[0], DELAY_OF_RENEWAL);
 }
 
 /// The request was late, and its ttl counted.
-fn assert_counted(driver: &Driver, lease: &str, delayed: &Exchange) {
+fn assert_counted(driver: &Driver, lease: &str, delayed: &Exchange, delay: Duration) {
     let arrived = delayed.forwarded.expect("it arrived");
-    assert!(arrived >= delayed.received + 2 * TTL / 10, "{delayed:?}");
+    assert!(arrived >= delayed.received + delay, "{delayed:?}");
     let last = driver.session.events("work", lease).last().map(at).expect("it worked");
-    assert!(last > delayed.received + TTL, "{last:?}, {delayed:?}");
+    assert!(last > delayed.received + LONG_TTL * 3 / 4, "{last:?}, {delayed:?}");
 }
 
 pub async fn drift_ends_work_early(case: &Case) {
     let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
-    driver.work(&job, json!({"ttl_ms": TTL_MS})).await;
     driver.link.always("/renew", Fault::CutRequest);
+    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
     let sent = driver.link.requests("/acquire")[0].received;
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
-    assert!(last > sent + TTL / 2, "the work ended at the first failed renewal");
+    assert!(last > sent + TTL, "the work ended at the first failed renewal");
 }
 
 pub async fn ending_precedes_the_deadline(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
     let (ttl, grace) = (Duration::from_millis(3_000), Duration::from_millis(1_500));
-    driver.acquire(&job, json!({"ttl_ms": 3_000, "grace_ms": 1_500})).await;
     driver.link.always("/renew", Fault::CutRequest);
+    driver.acquire(&job, json!({"ttl_ms": 3_000, "grace_ms": 1_500})).await;
     let sent = driver.link.requests("/acquire")[0].received;
     let ending = driver.session.state(&job, "ending").await;
     assert!(ending["why"].is_string(), "{ending}");

@@ -63,8 +63,8 @@ pub async fn slow_node_does_not_cost_the_lease(case: &Case) {
 
 pub async fn lost_lease_is_not_renewed(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    let token = driver.work(&job, json!({"ttl_ms": 1_000})).await;
     driver.link.always("/renew", Fault::CutRequest);
+    let token = driver.work(&job, json!({"ttl_ms": 1_000})).await;
     let lost = driver.loses(&job).await;
     driver.link.heal();
     case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;
@@ -80,8 +80,8 @@ pub async fn lost_lease_is_not_renewed(case: &Case) {
 /// The drift is large, so that a renewal after the loss would find the grant.
 pub async fn lost_lease_expires_by_its_ttl(case: &Case) {
     let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
-    let token = driver.acquire(&job, json!({"ttl_ms": 3_000})).await;
     driver.link.always("/renew", Fault::CutRequest);
+    let token = driver.acquire(&job, json!({"ttl_ms": 3_000})).await;
     driver.session.state(&job, "lost").await;
     driver.link.heal();
     let end = case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;

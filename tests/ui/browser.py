@@ -24,9 +24,9 @@ PHONE = (390, 844)
 
 # Counts the time that the main thread is busy, before the page has any script.
 OBSERVER = """
-window.longest = 0;
+window.tasks = []; // each with its start in milliseconds since 1970, and its duration
 new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) window.longest = Math.max(window.longest, entry.duration);
+    for (const entry of list.getEntries()) window.tasks.push([performance.timeOrigin + entry.startTime, entry.duration]);
 }).observe({ type: "longtask", buffered: true });
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.effectiveDirective));

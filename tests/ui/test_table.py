@@ -1,5 +1,9 @@
 """The table of leases: many of them, the filter, and live changes."""
 
+import threading
+import time
+from pathlib import Path
+
 import cluster
 from browser import BINARY, PHONE, PageTest, shared
 
@@ -18,16 +22,77 @@ def setUpModule():
     cluster.acquire_many(node().url, names, "worker-1", 3_600_000)
 
 
+class Renderers:
+    """Samples how long the main threads of the browser's renderers have waited for a processor, which other programs had."""
+
+    def __init__(self, driver):
+        self.driver = driver.service.process.pid
+        self.is_over = threading.Event()
+        self.samples = {}  # of each process: the time in ms since 1970, and the processor time and the wait since its start in ms
+        self.thread = threading.Thread(target=self.sample)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.is_over.set()
+        self.thread.join()
+
+    def sample(self):
+        processes, listed = [], 0.0
+        while not self.is_over.wait(0.005):
+            if time.monotonic() - listed > 0.1:
+                # A page can get a new process.
+                processes, listed = renderers(self.driver), time.monotonic()
+            for process in processes:
+                try:
+                    used, waited, _ = Path(f"/proc/{process}/schedstat").read_text().split()
+                except OSError:
+                    continue  # it has ended
+                self.samples.setdefault(process, []).append((time.time() * 1_000, int(used) / 1e6, int(waited) / 1e6))
+
+    def waited(self, begin, end):
+        """The wait of the page's main thread between two times in ms since 1970: never more than it was."""
+        # The page under test is busier than any other one.
+        samples = max(self.samples.values(), key=lambda samples: samples[-1][1] - samples[0][1])
+        inside = [waited for at, _, waited in samples if begin <= at <= end]
+        return inside[-1] - inside[0] if inside else 0
+
+
+def renderers(driver):
+    """The processes of the pages of a browser."""
+    parents, pages = {}, []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[process.name] = (process / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            if b"--type=renderer" in (process / "cmdline").read_bytes():
+                pages.append(process.name)
+        except OSError:
+            pass  # it has ended
+
+    def is_below(process):
+        return process == str(driver) or (process in parents and is_below(parents[process]))
+
+    return [process for process in pages if is_below(process)]
+
+
 class Many(PageTest):
     def test_10000_leases_cause_no_long_stall(self):
-        longest = self.use_the_page("a")
-        if longest > LONGEST_STALL_MS:
-            # Another process can take the processor, so a second run decides.
-            longest = self.use_the_page("b")
-        print(f"longest task: {longest:.0f} ms", end=" ", flush=True)
+        with Renderers(self.driver) as renderers:
+            longest = self.use_the_page("a", renderers)
+            if longest > LONGEST_STALL_MS:
+                # The host of a virtual machine can take the processor, so a second run decides.
+                longest = self.use_the_page("b", renderers)
+        print(f"longest stall: {longest:.0f} ms", end=" ", flush=True)
         self.assertLessEqual(longest, LONGEST_STALL_MS)
 
-    def use_the_page(self, part):
+    def longest_stall(self, renderers):
+        """The longest task of the page in ms, without the time in which its thread waited for a processor."""
+        tasks = self.script("return window.tasks")
+        return max((length - renderers.waited(begin, begin + length) for begin, length in tasks), default=0)
+
+    def use_the_page(self, part, renderers):
         url = node().url
         self.open(url)
         self.wait(lambda: self.count() >= MANY and "…" not in self.text("#count"), "all leases are read")
@@ -44,10 +109,10 @@ class Many(PageTest):
         for name in burst[::5]:
             cluster.request(url, "DELETE", f"/v1/leases/{name.replace('/', '%2F')}")
         self.wait(lambda: self.count() == before + 400, "100 leases are revoked")
-        longest = self.script("return window.longest")
+        longest = self.longest_stall(renderers)
         # The browser reports tasks from 50 ms on. A busy page must be seen.
-        self.script("setTimeout(() => { const end = performance.now() + 120; while (performance.now() < end); })")
-        self.wait(lambda: self.script("return window.longest") >= 100, "the measurement sees a busy page")
+        self.script("setTimeout(() => { const end = performance.now() + 600; while (performance.now() < end); })")
+        self.wait(lambda: self.longest_stall(renderers) > 100, "the measurement sees a busy page")
         for name in burst:
             cluster.request(url, "DELETE", f"/v1/leases/{name.replace('/', '%2F')}")
         return longest

@@ -19,6 +19,8 @@ use crate::tls::NodeTls;
 
 /// Maximum time of a shutdown. After it, the process exits in any case.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time in which a removed node responds to the requests in progress.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running node.
 pub struct Host {
@@ -80,6 +82,14 @@ impl Host {
     pub async fn stop(self) {
         self.node.shutdown().await;
         self.http.stop().await;
+    }
+
+    /// Stops the public listener of a node that the cluster has removed. One of the requests in progress may be the
+    /// removal, and its client has no response yet.
+    pub async fn stop_removed(self) {
+        if tokio::time::timeout(REMOVAL_TIMEOUT, self.http.stop()).await.is_err() {
+            warn!("requests are in progress {REMOVAL_TIMEOUT:?} after the removal; exiting");
+        }
     }
 }
 

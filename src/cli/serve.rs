@@ -75,7 +75,10 @@ async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments) -> Res
         why = host.node.wait_failed() => {
             let message = format!("node {} cannot go on: {why}", entry.id);
             Err(match why {
-                NodeFailure::Refused(PeerRefusal::Removed { .. }) => Failure::Removed(message),
+                NodeFailure::Refused(PeerRefusal::Removed { .. }) => {
+                    host.stop_removed().await;
+                    Failure::Removed(message)
+                }
                 _ => Failure::Other(anyhow!(message)),
             })
         }

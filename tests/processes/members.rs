@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tenure::client::{Endpoints, Remote};
 use tenure::{HoldState, LeaseManager, LeaseOptions, Wait};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,12 +19,14 @@ use crate::port;
 use crate::prober::Prober;
 use crate::process::Process;
 use crate::steady::{safety, steady, strict};
+use crate::tls::said;
 
 steady!(all_machines_are_replaced_and_no_lease_is_lost, forced_removal_is_made_when_the_third_node_returns,);
 
 strict!(
     member_is_promoted_and_takes_the_leadership,
     removed_node_exits_with_8_and_does_not_start_again,
+    removed_node_responds_to_requests_in_progress,
     member_moves_to_other_addresses,
 );
 
@@ -174,6 +176,30 @@ async fn removed_node_exits_with_8_and_does_not_start_again() {
     cluster.ready(rest[1]).await;
     let members = json_at(&cluster, &endpoints, "member list -o json").await;
     assert_eq!(ids(&members, "voter"), rest, "{members}");
+}
+
+/// A removal through the removed node itself is such a request.
+async fn removed_node_responds_to_requests_in_progress() {
+    let mut cluster = Cluster::start("").await;
+    let endpoints = cluster.client.endpoints();
+    let leader = cluster.leader().await;
+    let removed = NODES.into_iter().find(|id| *id != leader).expect("three");
+    let body = r#"{"holder": "a", "ttl_ms": 60000}"#;
+    let url = endpoints.split(',').nth(place(removed)).expect("a URL of each node");
+    let address = url.trim_start_matches("http://");
+    let mut request = TcpStream::connect(address).await.expect("the node listens");
+    let head = format!("POST /v1/leases/job/acquire HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n", body.len());
+    let head = format!("{head}content-type: application/json\r\n\r\n{}", &body[..1]);
+    request.write_all(head.as_bytes()).await.expect("the node reads");
+    let others: Vec<&str> = endpoints.split(',').filter(|other| *other != url).collect();
+    json_at(&cluster, &others.join(","), &format!("member remove {removed} -o json")).await;
+    said(&cluster, removed, "was removed from the cluster").await;
+    request.write_all(&body.as_bytes()[1..]).await.expect("the node reads");
+    let mut response = String::new();
+    request.read_to_string(&mut response).await.expect("a whole response");
+    assert!(response.starts_with("HTTP/1.1 503 ") && response.contains("\"code\":\"no_leader\""), "{response}");
+    let process = cluster.node(removed);
+    assert_eq!(process.exit(SOON).await.code(), Some(REMOVED), "{}", process.said());
 }
 
 /// The status of a request without an answer, or with the answer that its outcome is unknown.

@@ -43,7 +43,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Installs a subscriber that writes the process's logs to stderr.
+/// Installs a subscriber that writes the process's logs to stderr. A line that cannot be written is lost.
 ///
 /// # Errors
 ///
@@ -52,6 +52,8 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), LogError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(with_audit(filter)?)
         .with_writer(std::io::stderr)
+        // The subscriber would report its error on stderr, and panic in the task that logs.
+        .log_internal_errors(false)
         .with_ansi(colours());
     let installed = match format {
         LogFormat::Text => builder.try_init(),

@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, prlimit};
 
 use crate::client::{Call, Outcome, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::commands::run_at;
 use crate::mount::Mount;
 use crate::process::Process;
 use crate::steady::strict;
@@ -23,12 +24,42 @@ strict!(
     file_size_limit_stops_the_nodes_like_a_full_disk,
     failing_disk_of_the_leader_stops_only_the_leader,
     node_on_a_read_only_disk_starts_once_it_is_writable,
+    nodes_that_cannot_log_lead_expire_leases_and_exit_with_their_code,
 );
 
 /// Several times the space that a node needs in these tests.
 const DISK_MIB: u32 = 64;
 /// The file size limit of running nodes in bytes: the log gets full at this place of a segment.
 const FILE_LIMIT: u64 = 200 << 10;
+
+/// Each change of the leader and the removal write to the log, whose disk is full.
+async fn nodes_that_cannot_log_lead_expire_leases_and_exit_with_their_code() {
+    let mut cluster = Cluster::new("").await;
+    for id in NODES {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "exec \"$0\" serve --config \"$1\" --node \"$2\" 2>/dev/full",
+            env!("CARGO_BIN_EXE_tenure"),
+        ]);
+        command.arg(cluster.config()).arg(id.to_string());
+        let process = Process::start(&format!("node {id}"), command, cluster.folder());
+        cluster.nodes.insert(id, process);
+    }
+    for id in NODES {
+        cluster.ready(id).await;
+    }
+    let endpoints = cluster.client.endpoints();
+    // With five leaderships of three nodes, one node leads again.
+    for _ in 0..4 {
+        run_at(&cluster, &endpoints, "cluster transfer -o json").await.json();
+    }
+    cluster.client.acquire("job", "a", 500).await;
+    cluster.client.done(0, &Call::wait("job", "b", 60_000, SOON)).await;
+    let removed = cluster.leader().await;
+    run_at(&cluster, &endpoints, &format!("member remove {removed} -o json")).await.json();
+    assert_eq!(cluster.node(removed).exit(SOON).await.code(), Some(8));
+}
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()

@@ -81,14 +81,15 @@ impl<S: Storage> Lifecycle<S> {
 
     /// Marks the node as failed. The first reason is kept.
     pub fn fail(&self, why: NodeFailure) {
-        self.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            if first {
-                tracing::error!(%why, "this node has failed and needs a restart");
-                *failure = Some(why);
-            }
-            first
+        let message = why.to_string();
+        let is_first = self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            failure.get_or_insert(why);
+            is_first
         });
+        if is_first {
+            tracing::error!(why = message, "this node has failed and needs a restart");
+        }
     }
 }
 

@@ -408,10 +408,10 @@ impl SharedStore {
     pub fn poison(&self, error: StorageError) {
         let mut state = self.state.lock();
         if state.failure.is_none() {
-            tracing::error!(%error, "the store has failed");
             state.failure = Some(error.clone());
             state.committing_since = None;
-            self.failure.send_replace(Some(error));
+            self.failure.send_replace(Some(error.clone()));
+            tracing::error!(%error, "the store has failed");
         }
         drop(state);
         self.wake.notify_one();

@@ -177,19 +177,21 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
-        let mut failed_at = None;
+        let (mut failed_at, mut written_at) = (None, None);
+        let is_old = |at: u64, now_ms: u64| now_ms.abs_diff(at) >= schedule.every_ms;
         loop {
             let (_, now_ms) = self.requests.clock.reading();
             let newest = self.in_folder(&folder, Folder::newest_ms).await.ok().flatten();
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
-            // A wall clock that steps back makes a backup due too.
-            let is_due = newest.is_none_or(|at| now_ms.abs_diff(at) >= schedule.every_ms);
+            // A wall clock that steps back makes a backup due too, once: the newest file keeps its time in the future.
+            let is_due = [newest, written_at].into_iter().all(|at| at.is_none_or(|at| is_old(at, now_ms)));
             let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
             if is_due && may_retry && self.requests.clock.leader_term().is_some() {
                 failed_at = self.write_scheduled(&folder).await.err().map(|error| {
                     tracing::error!(error = %with_sources(&error), "the scheduled backup failed");
                     now_ms
                 });
+                written_at = failed_at.is_none().then_some(now_ms).or(written_at);
                 let result = if failed_at.is_none() { &written } else { &failed };
                 result.increment(1);
                 continue;

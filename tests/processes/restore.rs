@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::process::{Process, tenure};
 use crate::steady::{steady, strict};
 
-steady!(leader_writes_scheduled_backups);
+steady!(leader_writes_scheduled_backups, backup_from_the_future_makes_one_backup_due);
 
 strict!(
     lost_cluster_serves_again_from_a_backup,
@@ -253,6 +253,37 @@ async fn backups_of(cluster: &Cluster, id: u64) -> [f64; 2] {
     let count =
         async |result: &str| metric(cluster, id, "tenure_backups_total", &format!(",result=\"{result}\"")).await;
     [count("written").await, count("failed").await]
+}
+
+/// The clock of a leader was too early, and then stepped back. Each backup would remove an older one.
+async fn backup_from_the_future_makes_one_backup_due() {
+    let mut cluster = Cluster::new("[backup]\ndir = \"backups\"\nevery_ms = 3600000\nkeep = 4\n").await;
+    let dir = cluster.folder().join("backups");
+    fs::create_dir(&dir).expect("the folder is writable");
+    let old = ["20200101T000000Z", "20200101T010000Z", "20990101T000000Z"];
+    let old: Vec<String> = (1..).zip(old).map(|(index, time)| format!("test-{index:020}-{time}.backup")).collect();
+    for name in &old {
+        fs::write(dir.join(name), "").expect("the folder is writable");
+    }
+    cluster.launch_all().await;
+    let began = std::time::Instant::now();
+    let written = async || {
+        let mut sum = 0.0;
+        for id in NODES {
+            sum += backups_of(&cluster, id).await[0];
+        }
+        sum
+    };
+    while written().await == 0.0 {
+        assert!(began.elapsed() < SOON, "no backup");
+        cluster.client.acquire("job", "a", 60_000).await;
+    }
+    for _ in 0..20 {
+        cluster.client.acquire("job", "a", 60_000).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(written().await, 1.0);
+    assert!(old.iter().all(|name| dir.join(name).exists()), "an old backup is removed");
 }
 
 /// All nodes use the same folder. The metrics of each node tell which of them writes.

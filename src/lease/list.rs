@@ -66,7 +66,9 @@ impl Machine {
             scanned += 1;
             for grant in by_token(record, behind) {
                 if scanned >= LIST_SCAN || page.is_full() {
-                    return (page.leases, cursor);
+                    // Without a lease since `after`, the next page begins at this name: the names before have none.
+                    let here = || ListCursor { name: name.clone(), token: behind };
+                    return (page.leases, cursor.filter(|cursor| Some(cursor) != after).or_else(|| Some(here())));
                 }
                 scanned += 1;
                 cursor = Some(ListCursor { name: name.clone(), token: grant.token() });
@@ -277,9 +279,12 @@ mod tests {
 
     #[test]
     fn list_reaches_its_end_behind_each_kind_of_name() {
-        for kind in ["held", "ended", "delayed", "waited for"] {
+        let kinds = ["held", "ended", "delayed", "waited for"];
+        // With some of the numbers, the scan of a page ends just before or behind a lease of another name.
+        let numbers = [LIST_SCAN - 3, LIST_SCAN - 2, LIST_SCAN - 1, LIST_SCAN, LIST_SCAN + 3];
+        for (kind, number) in kinds.into_iter().flat_map(|kind| numbers.map(|number| (kind, number))) {
             let mut machine = Machine::new();
-            add_names(&mut machine, kind, LIST_SCAN + 3, 1);
+            add_names(&mut machine, kind, number, 1);
             for (index, name) in [(8, "a"), (9, "a-z")] {
                 let claim = Acquire {
                     name: LeaseName::new(name).expect("a valid name"),

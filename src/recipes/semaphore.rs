@@ -101,7 +101,8 @@ impl Semaphore {
     ///   permits.
     /// - [`Invalid`](SemaphoreError::Invalid): the manager's holder is too long for the number of a permit.
     /// - [`Call`](SemaphoreError::Call): the same as [`Lease::acquire`](crate::client::Lease::acquire). The code is
-    ///   `held` or `wait_timeout` if no permit was free in time.
+    ///   `held` or `wait_timeout` if no permit was free in time. After [`Unknown`](CallError::Unknown), the manager
+    ///   tries to release a granted permit in the background. Without an answer, the permit expires by its ttl.
     ///
     /// # Cancel safety
     ///
@@ -115,7 +116,13 @@ impl Semaphore {
             Err(CallError::Refused(problem)) if problem.code == Code::LimitDiffers => {
                 Err(SemaphoreError::PermitsDiffer { asked: self.permits, present: problem.limit })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                if let CallError::Unknown { .. } = error {
+                    // Each acquire has another holder, so no later call could release this permit.
+                    lease.resolve_lazily();
+                }
+                Err(error.into())
+            }
         }
     }
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
+use tenure::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
 use tenure::semaphore::{Permit, Semaphore, SemaphoreError};
-use tenure::testing::FakeCluster;
+use tenure::testing::{FakeCluster, Line, Switch};
 use tenure::types::Metadata;
 use tokio::task::JoinSet;
 
@@ -22,6 +22,7 @@ steady!(
     permits_of_one_process_are_counted_separately,
     different_number_of_permits_is_refused,
     permits_of_a_dead_process_expire,
+    permit_without_an_answer_is_released,
 );
 
 impl Cluster {
@@ -62,6 +63,29 @@ async fn at_most_n_permits_exist_under_contention() {
     assert_eq!(most, PERMITS, "all permits are in use");
     let distinct = tokens.iter().collect::<BTreeSet<_>>().len();
     safety!(distinct == 4 * 3 * 3, "{distinct} different tokens for {} permits", 4 * 3 * 3);
+}
+
+/// The next acquire has another holder, so it does not find this permit.
+async fn permit_without_an_answer_is_released() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let options = ManagerOptions::new().operation_timeout(Duration::from_secs(1));
+    let manager = cluster.manager_through(switch.clone(), options);
+    let of =
+        |manager| Semaphore::new(manager, "uploads", 1, LeaseOptions::new().infinite()).expect("the value is valid");
+    let (semaphore, other) = (of(&manager), of(&cluster.manager()));
+    let available = async |permits| {
+        while other.available().await != Ok(permits) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    switch.set(Line::Deaf);
+    let acquiring = tokio::spawn(async move { semaphore.acquire(Wait::No).await.map(drop) });
+    soon(available(0)).await;
+    switch.set(Line::Up);
+    let acquired = acquiring.await.expect("no panic");
+    assert!(matches!(acquired, Err(SemaphoreError::Call(CallError::Unknown { .. }))), "{acquired:?}");
+    soon(available(1)).await;
 }
 
 async fn permits_of_one_process_are_counted_separately() {

@@ -57,10 +57,11 @@ where
             if let Some(guard) = guard {
                 self.hold(guard, &stop).await;
             }
+            // At once if the shard has moved: the next acquire waits until it belongs to this process again.
+            let delay = if self.roster.is_owned(name) { RESTART_DELAY } else { Duration::ZERO };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(RESTART_DELAY), if self.roster.is_owned(name) => {}
-                () = async {}, if !self.roster.is_owned(name) => {}
+                () = tokio::time::sleep(delay) => {}
             }
         }
     }
@@ -85,7 +86,8 @@ where
         let leaving = CancellationToken::new();
         let shard = Shard { lease: self.lease.clone(), token: guard.token(), leaving: leaving.clone() };
         {
-            let work = AssertUnwindSafe((self.work)(shard)).catch_unwind();
+            // The call itself can panic, too.
+            let work = AssertUnwindSafe(async { (self.work)(shard).await }).catch_unwind();
             let mut work = std::pin::pin!(guard.while_held(work));
             let ended = tokio::select! {
                 ended = &mut work => Some(ended),

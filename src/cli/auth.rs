@@ -165,10 +165,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
                 Format::Json => output::json(&created),
                 Format::Table => {
                     let end = created.expires_at.map_or(String::new(), |at| format!(", expires {at}"));
-                    eprintln!(
-                        "token {} of {principal}{end}: keep it now, the cluster never shows it again",
-                        created.id
-                    );
+                    message!("token {} of {principal}{end}: keep it now, the cluster never shows it again", created.id);
                     output::line(&created.token)
                 }
             };

@@ -68,9 +68,13 @@ async fn status(client: ClientArguments) -> Result<(), Failure> {
 
 fn show(cluster: &Cluster) -> Result<(), Failure> {
     let leader = cluster.leader.map_or("no leader".to_owned(), |leader| format!("node {leader} leads"));
-    eprintln!(
+    message!(
         "cluster {}: {leader}, term {}, applied {}, feature level {} (as seen by node {})",
-        cluster.cluster_id, cluster.term, cluster.applied, cluster.feature_level, cluster.node
+        cluster.cluster_id,
+        cluster.term,
+        cluster.applied,
+        cluster.feature_level,
+        cluster.node
     );
     show_members(&cluster.members)
 }

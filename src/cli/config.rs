@@ -38,9 +38,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         return output::json(&json!({"cluster": config.cluster, "nodes": nodes, "warnings": config.warnings()}));
     }
     for warning in config.warnings() {
-        eprintln!("warning: {warning}");
+        message!("warning: {warning}");
     }
-    eprintln!("{}: cluster {}, {} nodes", file.display(), config.cluster, config.nodes.len());
+    message!("{}: cluster {}, {} nodes", file.display(), config.cluster, config.nodes.len());
     let rows = config
         .nodes
         .iter()

@@ -43,7 +43,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
         ended = show(&hosts) => ended,
         never = metrics.keep_up() => match never {},
         signal = signals.next() => {
-            eprintln!("\n{signal}: shutting down (send it again to exit at once)");
+            message!("\n{signal}: shutting down (send it again to exit at once)");
             Ok(())
         }
     };
@@ -53,9 +53,9 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
 
 fn announce(config: &Config) {
     for node in &config.nodes {
-        eprintln!("node {}: http://{}  peers {}  data {}", node.id, node.http, node.peer, node.data.display());
+        message!("node {}: http://{}  peers {}  data {}", node.id, node.http, node.peer, node.data.display());
     }
-    eprintln!(
+    message!(
         "\nTry, in another terminal:\n  \
          tenure lease acquire jobs --holder me --ttl 30s\n  \
          tenure lease list\n  \
@@ -87,8 +87,8 @@ async fn show_leaders(node: &Node) -> Result<(), Failure> {
         let now = (status.leader, status.term);
         if shown.is_none_or(|shown: (Option<u64>, u64)| shown.0 != now.0) {
             match status.leader {
-                Some(leader) => eprintln!("node {leader} leads in term {}", status.term),
-                None => eprintln!("no leader"),
+                Some(leader) => message!("node {leader} leads in term {}", status.term),
+                None => message!("no leader"),
             }
             shown = Some(now);
         }
@@ -111,6 +111,6 @@ async fn show_transitions(node: &Node) -> Result<(), Failure> {
         if end == WatchEnd::Stopped {
             return Ok(());
         }
-        eprintln!("(some transitions are not shown: the node has already dropped them)");
+        message!("(some transitions are not shown: the node has already dropped them)");
     }
 }

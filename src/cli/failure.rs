@@ -34,8 +34,8 @@ impl Failure {
         }
         let code = self.exit_code();
         match format {
-            Format::Table => eprintln!("tenure: {}", self.message()),
-            Format::Json => eprintln!("{}", self.problem()),
+            Format::Table => message!("tenure: {}", self.message()),
+            Format::Json => message!("{}", self.problem()),
         }
         ExitCode::from(code)
     }

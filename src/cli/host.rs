@@ -134,7 +134,7 @@ pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals) {
             }
         }
         signal = signals.next() => {
-            eprintln!("tenure: second {signal}: exiting at once");
+            message!("tenure: second {signal}: exiting at once");
             std::process::exit(1);
         }
     }

@@ -178,8 +178,8 @@ impl ReadArguments {
     fn show_age(&self, remote: &Remote) {
         if self.consistency == Consistency::Stale && self.client.output == Format::Table {
             match remote.stale_age() {
-                Some(age) => eprintln!("stale: the state of one node, {} old", duration::show(as_ms(age))),
-                None => eprintln!("stale: the state of one node, of unknown age: it has not caught up since its start"),
+                Some(age) => message!("stale: the state of one node, {} old", duration::show(as_ms(age))),
+                None => message!("stale: the state of one node, of unknown age: it has not caught up since its start"),
             }
         }
     }
@@ -249,7 +249,7 @@ async fn release(held: HeldLease) -> Result<(), Failure> {
     let answer = held.client.remote()?.release(&held.name, &release).await?;
     match (answer.released, held.client.output) {
         (_, Format::Json) => output::json(&answer)?,
-        (true, Format::Table) => eprintln!("released {}", held.name),
+        (true, Format::Table) => message!("released {}", held.name),
         (false, Format::Table) => {}
     }
     if answer.released {
@@ -274,7 +274,7 @@ fn show_held(verb: &str, lease: &LeaseInfo, format: Format) -> Result<(), Failur
         Some(left) => format!("expires in {} unless renewed", duration::show(left)),
         None => "until it is released".to_owned(),
     };
-    eprintln!("{verb}: {} by {}, {left}", lease.name, lease.holder);
+    message!("{verb}: {} by {}, {left}", lease.name, lease.holder);
     output::line(&lease.token.to_string())
 }
 
@@ -310,7 +310,7 @@ async fn list(arguments: List) -> Result<(), Failure> {
         Format::Table => output::leases(&leases)?,
     }
     if more {
-        eprintln!("more leases exist: raise --limit to show them");
+        message!("more leases exist: raise --limit to show them");
     }
     Ok(())
 }
@@ -321,9 +321,10 @@ async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -
         && let Ok(cluster) = remote.cluster().await
         && cluster.applied < after.index
     {
-        eprintln!(
+        message!(
             "node {} has applied index {}: the watch waits for events after {after}",
-            cluster.node, cluster.applied
+            cluster.node,
+            cluster.applied
         );
     }
     let mut watch = remote.watch(prefix, after);
@@ -331,7 +332,7 @@ async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -
         match watch.next().await {
             Ok(event) => show_event(&event, client.output)?,
             // A watch must survive failures of the cluster, so it retries without a limit.
-            Err(CallError::Unavailable(why)) => eprintln!("tenure: {why}; retrying"),
+            Err(CallError::Unavailable(why)) => message!("tenure: {why}; retrying"),
             Err(error) => return Err(error.into()),
         }
     }
@@ -386,11 +387,11 @@ async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Res
     match client.output {
         Format::Json => output::json(&answer),
         Format::Table if answer.revoked == 0 => {
-            eprintln!("{name} had no holder: nothing changed");
+            message!("{name} had no holder: nothing changed");
             Ok(())
         }
         Format::Table => {
-            eprintln!(
+            message!(
                 "revoked {name} from {}",
                 if answer.revoked == 1 { "its holder".to_owned() } else { format!("{} holders", answer.revoked) }
             );

@@ -104,7 +104,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         Command::List { .. } => remote.cluster().await?.members,
         Command::Add { id, addresses: AddressArguments { http, peer }, .. } => {
             let added = remote.change_members(&MemberChange::Add { id, http, peer }).await?;
-            eprintln!("node {id} is a member: start it with `tenure serve --config FILE --node {id} --join`");
+            message!("node {id} is a member: start it with `tenure serve --config FILE --node {id} --join`");
             added.members
         }
         Command::Promote { id, .. } => remote.change_members(&MemberChange::Promote { id }).await?.members,
@@ -134,7 +134,7 @@ async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) ->
         };
         let Some(detail) = again.filter(|_| began.elapsed() + RETRY_PAUSE < within) else { return replaced };
         if *detail != reason {
-            eprintln!("waiting: {detail}");
+            message!("waiting: {detail}");
             reason.clone_from(detail);
         }
         tokio::time::sleep(RETRY_PAUSE).await;

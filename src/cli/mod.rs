@@ -16,6 +16,15 @@
 //! | `failure` | errors and their exit codes |
 //! | `duration`, `metadata` | parsers for arguments |
 
+/// Prints a message to stderr. A message that cannot be written is lost: `eprintln!` would panic, for instance if stderr
+/// is a file on a full disk.
+macro_rules! message {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($part)*);
+    }};
+}
+
 mod auth;
 mod cluster;
 mod config;
@@ -298,7 +307,7 @@ fn summary(error: &str) -> String {
 fn block_on<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     #[cfg(feature = "otlp")]
     let _traces = telemetry::Traces::install(None).unwrap_or_else(|error| {
-        eprintln!("tenure: {error}");
+        message!("tenure: {error}");
         None
     });
     block_on_runtime(command)

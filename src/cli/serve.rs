@@ -116,7 +116,7 @@ fn announce(config: &Config, entry: &NodeEntry, arguments: &Arguments) {
     let NodeEntry { id, http, peer, data, .. } = entry;
     let (cluster, data) = (&config.cluster, data.display());
     match arguments.log_format {
-        LogFormat::Text => eprintln!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),
+        LogFormat::Text => message!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),
         LogFormat::Json => info!(node = id, cluster, http, peer, %data, "starting"),
     }
     // The file of a joining node need not list all members.

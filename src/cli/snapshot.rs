@@ -115,7 +115,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
             if format.output == Format::Json {
                 return output::json(&json!({"file": file.display().to_string(), "valid": true}));
             }
-            eprintln!("{}: valid", file.display());
+            message!("{}: valid", file.display());
             Ok(())
         }
         Command::Restore(arguments) => restore(arguments),
@@ -150,14 +150,19 @@ fn restore(arguments: Restore) -> Result<(), Failure> {
             "grant_after_ms": grant_after_ms,
         }));
     }
-    eprintln!(
+    message!(
         "restored node {} of cluster {} from a backup of cluster {}: {} leases ended, {} waiters removed, new tokens are \
          above {}",
-        arguments.node, config.cluster, restored.from_cluster, restored.ended, restored.dropped, restored.above
+        arguments.node,
+        config.cluster,
+        restored.from_cluster,
+        restored.ended,
+        restored.dropped,
+        restored.above
     );
     if let Some(ms) = grant_after_ms {
         let time = duration::show(ms);
-        eprintln!("the cluster grants no lease until it has run for {time}");
+        message!("the cluster grants no lease until it has run for {time}");
     }
     Ok(())
 }

@@ -133,7 +133,7 @@ fn issue(ca: &Ca, dir: &Path, name: &str, mut params: CertificateParams, replace
     write(&dir.join(format!("{name}.key")), &key.serialize_pem(), replace, true)?;
     let path = dir.join(format!("{name}.pem"));
     write(&path, &certificate.pem(), replace, false)?;
-    eprintln!("{}: valid for {CERTIFICATE_DAYS} days", path.display());
+    message!("{}: valid for {CERTIFICATE_DAYS} days", path.display());
     Ok(())
 }
 
@@ -207,6 +207,8 @@ fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), 
         return Err(Failure::Usage(message));
     }
     let temporary = path.with_extension("new");
+    // An earlier command may have been killed.
+    let _ = std::fs::remove_file(&temporary);
     let write = || {
         let mode = if is_secret { 0o600 } else { 0o644 };
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
@@ -214,7 +216,8 @@ fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), 
         file.sync_all()?;
         std::fs::rename(&temporary, path)
     };
-    write().with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Other)
+    let written = write().inspect_err(|_| _ = std::fs::remove_file(&temporary));
+    written.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Other)
 }
 
 #[cfg(test)]
@@ -235,6 +238,19 @@ mod tests {
         let expected = [dns("localhost"), ip("127.0.0.1"), dns("leases.example.net"), ip("2001:db8::1")];
         assert_eq!(names[..4], expected);
         assert_eq!(names.len(), 5, "and the URI: {names:?}");
+    }
+
+    #[test]
+    fn file_of_an_interrupted_command_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, temporary) = (folder.path().join("node-1.key"), folder.path().join("node-1.new"));
+        std::fs::write(&temporary, "a part").expect("writable");
+        assert!(write(&key, "a key", true, true).is_ok());
+        assert_eq!((std::fs::read_to_string(&key).expect("written"), temporary.exists()), ("a key".to_owned(), false));
+        // The name of the file is that of a folder, so the last step fails.
+        std::fs::create_dir(folder.path().join("ca.pem")).expect("writable");
+        assert!(write(&folder.path().join("ca.pem"), "text", true, false).is_err());
+        assert!(!folder.path().join("ca.new").exists(), "a failed command leaves no file");
     }
 
     #[test]

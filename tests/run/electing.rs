@@ -12,6 +12,7 @@ steady!(
     leader_holds_the_lease_with_its_options,
     term_before_the_election_exits_with_124,
     command_runs_in_each_leadership_until_it_exits,
+    term_before_a_loss_ends_the_candidate,
 );
 
 fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
@@ -69,6 +70,20 @@ async fn leader_holds_the_lease_with_its_options() {
     assert_eq!(code(&mut first).await, 0);
     observer.signal(Signal::INT);
     assert_eq!(code(&mut observer).await, 0);
+}
+
+/// The command stops slowly, and loses its lease meanwhile.
+async fn term_before_a_loss_ends_the_candidate() {
+    let world = World::start().await;
+    let mut candidate =
+        elect(&world, "a", "", Some("trap 'mark TERM marks' TERM; mark up marks; while :; do sleep 0.02; done"));
+    world.wait_for_mark("marks", "up").await;
+    candidate.signal(Signal::TERM);
+    world.wait_for_mark("marks", "TERM").await;
+    assert_eq!(world.tenure("lease revoke duty").await, 0);
+    assert_eq!(code(&mut candidate).await, 123);
+    let starts = world.marks("marks").into_iter().filter(|mark| mark.word == "up").count();
+    assert_eq!(starts, 1, "the command has started again");
 }
 
 async fn term_before_the_election_exits_with_124() {

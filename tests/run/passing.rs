@@ -26,7 +26,7 @@ async fn signals_reach_the_command() {
 
 async fn ignored_hup_stays_ignored() {
     let world = World::start().await;
-    let run = "trap '' HUP; exec $T run job --ttl 2s -- sh -c '. \"$D/library\"; ticks marks'";
+    let run = "trap '' HUP; exec $T run job --ttl 2s -- sh -c '. \"$D/library\"; kill -HUP $$; ticks marks'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", run]).env("T", env!("CARGO_BIN_EXE_tenure")).env("D", world.cluster.folder());
     command.env("TENURE_ENDPOINTS", world.link.endpoints());

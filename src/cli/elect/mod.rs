@@ -70,7 +70,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             })
         }
         Err(why) => {
-            eprintln!("tenure: {why}");
+            message!("tenure: {why}");
             codes::FAILED
         }
     };
@@ -135,7 +135,8 @@ impl Participant {
                 End::Lost => printer.lost(leadership.token(), self.lease.state())?,
                 End::Exited(_) => printer.resigned(leadership.token())?,
             }
-            if once || end != End::Lost {
+            // The command got the signal. Its lease was lost before it ended.
+            if once || end != End::Lost || self.forwarded.asked_to_stop() {
                 return Ok(end.code());
             }
         }
@@ -151,7 +152,7 @@ impl Participant {
             Ok(true) => Ok(End::Exited(0)),
             Ok(false) => Ok(End::Lost),
             Err(error) => {
-                eprintln!("tenure: {}: the lease is not released, so it expires: {error}", self.plan.name);
+                message!("tenure: {}: the lease is not released, so it expires: {error}", self.plan.name);
                 Ok(End::Exited(0))
             }
         }

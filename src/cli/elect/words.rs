@@ -51,7 +51,7 @@ impl EventPrinter {
     fn line(self, event: Value, text: String) -> Result<(), Failure> {
         let line = if self.format == Format::Json { event.to_string() } else { text };
         if self.to_stderr {
-            eprintln!("{line}");
+            message!("{line}");
             return Ok(());
         }
         output::line(&line)

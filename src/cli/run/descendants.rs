@@ -67,11 +67,11 @@ fn below(root: Pid) -> Vec<Process> {
 }
 
 fn read(pid: i32) -> Option<Process> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 /// `pid (name) state parent group session ...`: the name can contain any character, so fields are counted from the last
-/// `)`.
+/// `)`. The kernel cuts a long name after 15 bytes, also inside a character.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     const PARENT: usize = 1;
     const GROUP: usize = 2;
@@ -96,6 +96,20 @@ mod tests {
         assert_eq!(parse(7, stat), Some(expected));
         assert_eq!(parse(7, "7 (a"), None);
         assert_eq!(parse(7, "7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn child_with_a_name_that_is_not_utf_8_is_found() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let program = folder.path().join("обработчик");
+        std::os::unix::fs::symlink("/bin/sleep", &program).expect("the folder is writable");
+        let mut child = std::process::Command::new(program).arg("60").spawn().expect("start sleep");
+        let stat = fs::read(format!("/proc/{}/stat", child.id())).expect("it runs");
+        assert!(std::str::from_utf8(&stat).is_err(), "control: the kernel has cut the name inside a character");
+        let is_found = below(getpid()).iter().any(|process| process.pid == Pid::from_child(&child));
+        child.kill().expect("kill the child");
+        child.wait().expect("reap the child");
+        assert!(is_found);
     }
 
     #[test]

@@ -11,18 +11,28 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 const FORWARDED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 /// Signals that a terminal sends directly to a command in its foreground group.
 const FROM_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
+/// Signals that ask a command to stop. HUP asks many commands to read their configuration again.
+const STOPPING: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::QUIT];
 
 /// Receives the forwarded signals of this process from its creation on.
-pub struct ForwardedSignals(Vec<(Signal, Stream)>);
+pub struct ForwardedSignals {
+    streams: Vec<(Signal, Stream)>,
+    asked_to_stop: bool,
+}
 
 impl ForwardedSignals {
     /// Installs handlers. A signal that this process already ignores (HUP below `nohup`) stays ignored, and the command
     /// inherits that.
     pub fn listen() -> io::Result<ForwardedSignals> {
-        let ignored = ignored();
-        let listened = FORWARDED.into_iter().filter(|forwarded| ignored & bit(*forwarded) == 0);
+        let listened = not_ignored(&FORWARDED);
         let stream = |forwarded: Signal| Ok((forwarded, signal(SignalKind::from_raw(forwarded.as_raw()))?));
-        Ok(ForwardedSignals(listened.map(stream).collect::<io::Result<_>>()?))
+        let streams = listened.map(stream).collect::<io::Result<_>>()?;
+        Ok(ForwardedSignals { streams, asked_to_stop: false })
+    }
+
+    /// Whether a signal of [`STOPPING`] has been received.
+    pub fn asked_to_stop(&self) -> bool {
+        self.asked_to_stop
     }
 
     /// Waits for the next signal.
@@ -31,14 +41,16 @@ impl ForwardedSignals {
     ///
     /// If the future is dropped, no signal is lost.
     pub async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
-            let received = self.0.iter_mut().find_map(|(forwarded, stream)| match stream.poll_recv(context) {
+        let received = poll_fn(|context| {
+            let received = self.streams.iter_mut().find_map(|(forwarded, stream)| match stream.poll_recv(context) {
                 Poll::Ready(Some(())) => Some(*forwarded),
                 _ => None,
             });
             received.map_or(Poll::Pending, Poll::Ready)
         })
-        .await
+        .await;
+        self.asked_to_stop |= STOPPING.contains(&received);
+        received
     }
 
     /// Waits for a signal other than USR1 and USR2.
@@ -57,9 +69,11 @@ pub fn is_from_terminal(signal: Signal) -> bool {
     FROM_TERMINAL.contains(&signal)
 }
 
-fn ignored() -> u64 {
+/// The signals that this process does not ignore.
+pub fn not_ignored(signals: &[Signal]) -> impl Iterator<Item = Signal> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    read_ignored(&status).unwrap_or_default()
+    let ignored = read_ignored(&status).unwrap_or_default();
+    signals.iter().copied().filter(move |signal| ignored & bit(*signal) == 0)
 }
 
 fn read_ignored(status: &str) -> Option<u64> {

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::forwarded::not_ignored;
 use super::messages::{self, Deadlines, GuardianReport, Instruction};
 use super::{SELF_EXE, codes, descendants};
 use crate::clock::{Clock, SystemClock};
@@ -69,7 +70,8 @@ fn begin(arguments: Arguments) -> std::io::Result<()> {
     // A single thread: the parent-death signal of the command fires when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        for survived in SURVIVED {
+        // The command inherits an ignored signal, and a signal with a handler gets its default again.
+        for survived in not_ignored(&SURVIVED) {
             // tokio keeps the handler after the drop, so the signal keeps having no effect.
             drop(signal(SignalKind::from_raw(survived.as_raw()))?);
         }

@@ -28,7 +28,7 @@ pub struct Arguments {
 /// Returns only if the command could not be executed.
 pub fn run(arguments: Arguments) -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        eprintln!("tenure: cannot set the parent-death signal: {error}");
+        message!("tenure: cannot set the parent-death signal: {error}");
         return ExitCode::from(codes::FAILED);
     }
     // If the guardian died before the call above, the kernel sends no signal.
@@ -40,6 +40,6 @@ pub fn run(arguments: Arguments) -> ExitCode {
     }
     let [program, rest @ ..] = &arguments.command[..] else { return ExitCode::from(codes::FAILED) };
     let error = Command::new(program).args(rest).exec();
-    eprintln!("tenure: cannot execute {}: {error}", program.display());
+    message!("tenure: cannot execute {}: {error}", program.display());
     ExitCode::from(if error.kind() == ErrorKind::NotFound { codes::NOT_FOUND } else { codes::NOT_EXECUTABLE })
 }

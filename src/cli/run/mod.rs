@@ -70,7 +70,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
     let (plan, wait) = match arguments.plan() {
         Ok(planned) => planned,
         Err(why) => {
-            eprintln!("tenure: {why}");
+            message!("tenure: {why}");
             return ExitCode::from(codes::FAILED);
         }
     };

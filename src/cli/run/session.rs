@@ -27,21 +27,21 @@ pub async fn run(plan: Plan, wait: Wait) -> u8 {
     let mut forwarded = match ForwardedSignals::listen() {
         Ok(forwarded) => forwarded,
         Err(error) => {
-            eprintln!("tenure: cannot install signal handlers: {error}");
+            message!("tenure: cannot install signal handlers: {error}");
             return codes::FAILED;
         }
     };
     let manager = match plan.manager() {
         Ok(manager) => manager,
         Err(error) => {
-            eprintln!("tenure: {error}");
+            message!("tenure: {error}");
             return codes::FAILED;
         }
     };
     let code = match manager.lease_with(plan.name.as_str(), plan.lease_options()) {
         Ok(lease) => hold(&plan, wait, &lease, &mut forwarded).await,
         Err(error) => {
-            eprintln!("tenure: {error}");
+            message!("tenure: {error}");
             codes::FAILED
         }
     };
@@ -54,14 +54,14 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
     let acquired = tokio::select! {
         acquired = lease.acquire(wait) => acquired,
         signal = forwarded.end_requested() => {
-            eprintln!("tenure: {}: the lease is not acquired: received {signal:?} first", plan.name);
+            message!("tenure: {}: the lease is not acquired: received {signal:?} first", plan.name);
             return codes::NOT_ACQUIRED;
         }
     };
     match acquired {
         Ok(token) => run_command(plan, lease, token, forwarded).await.code(),
         Err(error) => {
-            eprintln!("tenure: {}: the lease is not acquired: {error}", plan.name);
+            message!("tenure: {}: the lease is not acquired: {error}", plan.name);
             code_of(&error)
         }
     }
@@ -72,7 +72,7 @@ pub async fn run_command(plan: &Plan, lease: &Lease, token: FencingToken, forwar
     let end = match Supervisor::begin(plan, lease, token).await {
         Ok(supervisor) => supervisor.watch(forwarded).await,
         Err(error) => {
-            eprintln!("tenure: {}: cannot start the guardian of the command: {error}", plan.name);
+            message!("tenure: {}: cannot start the guardian of the command: {error}", plan.name);
             End::Exited(codes::FAILED)
         }
     };
@@ -107,8 +107,8 @@ async fn release(plan: &Plan, lease: &Lease, end: End) {
     };
     match tokio::time::timeout(within, lease.release()).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => eprintln!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
-        Err(_) => eprintln!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
+        Ok(Err(error)) => message!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
+        Err(_) => message!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
     }
 }
 
@@ -247,9 +247,9 @@ impl<'a> Supervisor<'a> {
     }
 
     async fn kill_all(self, why: &str, end: End) -> End {
-        eprintln!("tenure: {}: {why}: killing the command", self.plan.name);
+        message!("tenure: {}: {why}: killing the command", self.plan.name);
         if !self.guardian.kill_all().await {
-            eprintln!("tenure: {}: cannot kill a process of the command: the lease is not released", self.plan.name);
+            message!("tenure: {}: cannot kill a process of the command: the lease is not released", self.plan.name);
             std::process::exit(end.code().into());
         }
         end
@@ -278,7 +278,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn say(&self, message: &str) {
-        eprintln!("tenure: {}: {message}", self.plan.name);
+        message!("tenure: {}: {message}", self.plan.name);
     }
 }
 

@@ -246,6 +246,33 @@ async def test_shutdown_without_an_answer_says_unknown(server: ScriptedServer, c
             await acquiring
 
 
+async def test_cancelled_shutdown_ends_the_waiting_acquires(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        server.on("acquire", hang)
+        server.on("explain", hang)
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(m.manager.shutdown(), 0.05)
+        with pytest.raises(Unknown):
+            await asyncio.wait_for(acquiring, 5)
+
+
+@pytest.mark.parametrize(("action", "error"), [("explain", ShutDown), ("release", Unknown)])
+async def test_close_ends_a_request_in_progress(
+    server: ScriptedServer, clock: ManualClock, action: str, error: type[Exception]
+) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on(action, hang)
+        asking = asyncio.ensure_future(m.manager.client.explain("job") if action == "explain" else job.release())
+        await server.received(action)
+        await m.manager._core.calls.transport.aclose()
+        with pytest.raises(error):
+            await asyncio.wait_for(asking, 5)
+
+
 async def test_shutdown_releases_all_leases(server: ScriptedServer, clock: ManualClock) -> None:
     async with managed(server, clock) as m:
         for name in ("a", "b"):

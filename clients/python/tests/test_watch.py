@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,6 +89,26 @@ async def test_denial_of_a_node_without_a_leader_does_not_count(server: Scripted
     async with Client(server.urls, timeout=0.1) as client:
         with pytest.raises(Unavailable):
             await client.watch().__anext__()
+
+
+class Silent:
+    """An answer whose node is gone without an end of the connection."""
+
+    async def aiter_raw(self) -> AsyncIterator[bytes]:
+        """No chunk."""
+        await asyncio.Event().wait()
+        yield b""
+
+
+async def test_silent_stream_is_broken_although_each_iteration_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_watch, "SILENCE_TIMEOUT", 0.3)
+    stream = _watch._Stream(cast("httpx.Response", Silent()), AsyncExitStack())
+    for _ in range(20):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(stream.read(), 0.1)
+        if stream._reading is None:
+            break
+    assert stream._reading is None, "the time begins again with each iteration"
 
 
 class Stream:

@@ -462,12 +462,15 @@ class Core:
         """Leaves all queues, releases all leases and ends the tasks."""
         self.owner.check()
         self.closing.set()
-        if self._claims:
-            await asyncio.wait(set(self._claims))
-        # This comes before the releases: the next waiter of a released lease may be an abandoned claim of this manager.
-        ambiguous = [hold for hold in self._holds.values() if hold.is_ambiguous]
-        failed = await _failures((hold.name, self._resolve(hold)) for hold in ambiguous)
-        self._claims_resolved.set()
+        try:
+            if self._claims:
+                await asyncio.wait(set(self._claims))
+            # This comes before the releases: the next waiter of a released lease may be an abandoned claim of this manager.
+            ambiguous = [hold for hold in self._holds.values() if hold.is_ambiguous]
+            failed = await _failures((hold.name, self._resolve(hold)) for hold in ambiguous)
+        finally:
+            # After a cancellation, too: each abandoned acquire waits for this, and says what it knows.
+            self._claims_resolved.set()
         left_held = list(self._left_held.items())
         left = _failures((name, self._release_left(hold)) for name, (until, hold) in left_held if until > self.clock())
         for failures in await asyncio.gather(left, self.release_all()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ._errors import Refused, TenureError, Unavailable, Unknown
+from ._errors import Refused, ShutDown, TenureError, Unavailable, Unknown
 
 if TYPE_CHECKING:
     from .api import Problem
@@ -89,7 +89,12 @@ class MaybeDone:
     why: str
 
 
-Attempt: TypeAlias = Done | RefusedBy | NotDone | MaybeDone
+@dataclass(frozen=True)
+class Closed:
+    """Not sent: the client is closed."""
+
+
+Attempt: TypeAlias = Done | RefusedBy | NotDone | MaybeDone | Closed
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,8 @@ class _Results:
                 raise Unknown(why)
             case MaybeDone(why):
                 self.ambiguous = why
+            case Closed():
+                raise ShutDown if self.ambiguous is None else Unknown(self.ambiguous)
         return None
 
     def error(self) -> TenureError:

@@ -21,6 +21,7 @@ from ._process import Owner
 from ._retry import (
     Attempt,
     AttemptContext,
+    Closed,
     Done,
     MaybeDone,
     NotDone,
@@ -165,6 +166,8 @@ class Transport:
             await _cancel(tasks)
 
     async def _exchange(self, call: Call, endpoint: str, context: AttemptContext) -> Attempt:
+        if self._http.is_closed:
+            return Closed()
         content = None
         headers = {}
         if call.body is not None:
@@ -193,6 +196,8 @@ class Transport:
         """
         while True:
             await asyncio.sleep(probe)
+            if self._http.is_closed:
+                return Closed()
             try:
                 response = await self._http.get(endpoint + "readyz", timeout=httpx.Timeout(probe))
             except httpx.TimeoutException:

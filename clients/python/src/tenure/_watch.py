@@ -112,9 +112,7 @@ class _Stream:
             httpx.HTTPError, httpx.StreamError, OSError, ValueError, asyncio.TimeoutError: the stream is broken.
         """
         reading = self._reading = self._reading or start_task(_read(self._chunks))
-        ended, _ = await asyncio.wait({reading}, timeout=SILENCE_TIMEOUT)
-        if not ended:
-            raise asyncio.TimeoutError
+        await asyncio.wait({reading})
         if reading.cancelled():
             raise httpx.ReadError("the stream was closed")
         self._reading = None
@@ -281,7 +279,8 @@ class Watch:
 
 async def _read(chunks: AsyncIterator[bytes]) -> bytes:
     try:
-        return await chunks.__anext__()
+        # The time counts from the begin of the read, also if the iteration is cancelled and begins again meanwhile.
+        return await asyncio.wait_for(chunks.__anext__(), SILENCE_TIMEOUT)
     except StopAsyncIteration:
         raise httpx.ReadError("the stream has ended") from None
 

@@ -599,6 +599,8 @@ class Watch(Iterator["api.Event"], AbstractContextManager["Watch"]):
 
     def __next__(self) -> api.Event:
         """Waits for the next transition. The errors are those of the watch of `tenure.Client`."""
+        # In a forked child, a thread that does not exist there can have the lock.
+        self._loop.owner.check()
         with self._step:
             # The event counts as returned only in this thread. An exception can come after its arrival.
             self._loop.run(self._watch._receive())

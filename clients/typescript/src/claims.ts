@@ -66,7 +66,6 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
       await abandon(core, record, claimed);
       throw stop.reason;
     }
-    record.isAmbiguous = false;
     const hold = new Hold({
       name: record.name,
       token: granted.token,
@@ -76,6 +75,11 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
       driftPermille: core.driftPermille,
       clock: core.clock,
     });
+    if (!hold.isHeld()) {
+      // The work must not begin. The next acquire or release of this name resolves the grant.
+      throw new Unknown("the lease was granted, and its deadline passed before the answer arrived");
+    }
+    record.isAmbiguous = false;
     core.keeper.add(hold);
     return hold;
   } finally {

@@ -57,7 +57,8 @@ export class Operations implements LeaseOperations {
   }
 
   async release(hold: Hold, signal: AbortSignal | undefined): Promise<boolean> {
-    return this.#locked(hold, signal, async (record) => {
+    // A cancellation before the lock, too, must end the lease here.
+    return this.#locked(hold, undefined, async (record) => {
       try {
         return await this.#release(record, hold, signal);
       } finally {
@@ -100,7 +101,7 @@ export class Operations implements LeaseOperations {
   }
 
   async handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<string | undefined> {
-    return this.#locked(hold, signal, async (record) => {
+    return this.#locked(hold, undefined, async (record) => {
       if (!hold.pause()) {
         return undefined;
       }

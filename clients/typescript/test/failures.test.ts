@@ -152,6 +152,17 @@ test("cancelled_release_in_progress_ends_the_lease", async () => {
   assert.equal((await holder.acquire("job")).isHeld(), true);
 });
 
+test("release_with_an_aborted_signal_ends_the_lease", async () => {
+  const holder = manager();
+  for (const end of ["release", "handOver"] as const) {
+    const held = await holder.acquire("job");
+    await assert.rejects(held[end]({ signal: AbortSignal.abort() }), { name: "AbortError" });
+    assert.equal(held.isHeld(), false);
+  }
+  assert.equal((await holder.acquire("job")).isHeld(), true);
+  assert.equal(server.of("/release").length, 2, "each acquire releases the grant before");
+});
+
 test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
   const holder = manager();
   const held = await holder.acquire("job");

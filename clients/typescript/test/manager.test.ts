@@ -298,6 +298,31 @@ test("grant_that_ended_during_a_long_wait_is_refused", async () => {
   await assert.rejects(manager().acquire("job", { wait: "1m" }), { name: "Refused", code: "lost" });
 });
 
+test("work_does_not_begin_after_the_deadline_of_its_grant", async () => {
+  let begun = 0;
+  script({
+    acquire: () => {
+      clock.advance(TTL / 3 + 1);
+      return { body: lease("job", TOKEN) };
+    },
+    renew: (request) => {
+      clock.advance(TTL + 1);
+      return { body: renewed(request) };
+    },
+    explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+  });
+  const holder = manager();
+  await assert.rejects(
+    holder.with("job", { wait: "1m" }, () => begun++),
+    Unknown,
+  );
+  assert.equal(begun, 0, "the work has begun");
+  // The cluster can still count the lease as held.
+  script({ explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }) });
+  await holder.release("job");
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+});
+
 test("cancelled_renewal_of_a_late_grant_releases_it", async () => {
   script({
     acquire: () => {

@@ -152,8 +152,10 @@ pub async fn run() -> Done {
     }
     let row = database.query_one(COUNTS, &[]).await?;
     let count = |column: usize| row.try_get::<_, i64>(column);
-    println!("{} tasks, {} completions of {} tasks; {} crashes", count(0)?, count(1)?, count(2)?, workers.crashes);
+    let crashes = workers.crashes;
+    // A worker can still print that its task has been completed by another one.
     drop(workers);
+    println!("{} tasks, {} completions of {} tasks; {crashes} crashes", count(0)?, count(1)?, count(2)?);
     drop(parts);
     if let Some(node) = cluster.node {
         node.shutdown().await;

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -10,21 +11,26 @@ use std::time::{Duration, Instant};
 mod steady;
 
 use steady::machine::{Machine, Standstill};
-use steady::safety;
+use steady::{Repeat, safety};
 
 const STOOD_STILL: Standstill = Standstill { from: Duration::from_secs(7), until: Duration::from_secs(8) };
 const REPORT: &str = "TENURE_REPEATED_TESTS";
+const SECOND_ATTEMPT: &str = "TENURE_SECOND_ATTEMPT";
 /// A test sets this variable in the child process in which it runs again.
 const CASE: &str = "TENURE_TEST_STEADY_CASE";
 
 /// Runs a case whose first `failures` runs fail. Returns the number of runs, and whether the last one passed.
 fn runs(failures: u32, stood_still: &[Standstill], safety_failed: bool) -> (u32, bool) {
+    repeated(Repeat::Now, failures, stood_still, safety_failed)
+}
+
+fn repeated(repeat: Repeat, failures: u32, stood_still: &[Standstill], safety_failed: bool) -> (u32, bool) {
     let runs = Cell::new(0);
     let case = || {
         runs.set(runs.get() + 1);
         assert!(runs.get() > failures, "planted by a test");
     };
-    let repeated = || steady::repeated_once(case, || || stood_still.to_vec(), || safety_failed, |_, _| {});
+    let repeated = || steady::repeated_once(case, || || stood_still.to_vec(), || safety_failed, |_, _| repeat);
     let passed = catch_unwind(AssertUnwindSafe(repeated)).is_ok();
     (runs.get(), passed)
 }
@@ -40,6 +46,13 @@ fn failure_during_a_standstill_is_repeated_once() {
     assert_eq!(runs(0, &[STOOD_STILL], false), (1, true));
     assert_eq!(runs(1, &[STOOD_STILL], false), (2, true));
     assert_eq!(runs(u32::MAX, &[STOOD_STILL], false), (2, false));
+}
+
+#[test]
+fn failure_that_another_process_repeats_passes_for_now() {
+    assert_eq!(repeated(Repeat::Later, u32::MAX, &[STOOD_STILL], false), (1, true));
+    assert_eq!(repeated(Repeat::Later, 1, &[], false), (1, false));
+    assert_eq!(repeated(Repeat::Later, 1, &[STOOD_STILL], true), (1, false));
 }
 
 #[test]
@@ -71,33 +84,45 @@ fn safety_assertion_in_a_task_makes_the_failure_final() {
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
 }
 
-/// Runs in a child process, because it changes the environment.
+const REPEATED: &str = "failure_is_repeated_as_the_environment_asks";
+
+/// Runs in child processes, because it depends on the environment.
 #[test]
-fn repetition_is_reported_with_the_first_failure() {
+fn failure_is_repeated_as_the_environment_asks() {
     if std::env::var_os(CASE).is_some() {
         let runs = Cell::new(0);
-        steady::run(async || {
-            runs.set(runs.get() + 1);
-            stand_still();
-            assert_eq!(runs.get(), 2, "planted by a test");
-        });
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            steady::run(async || {
+                runs.set(runs.get() + 1);
+                stand_still();
+                assert_eq!(runs.get(), 2, "planted by a test");
+            });
+        }));
+        println!("runs: {}, failed: {}", runs.get(), failed.is_err());
         return;
     }
-    let program = std::env::current_exe().expect("the test binary has a path");
+    let output = |set: &[(&str, &Path)]| {
+        let mut command = Command::new(std::env::current_exe().expect("the test binary has a path"));
+        command.args([REPEATED, "--exact", "--nocapture"]).env_remove(REPORT).env_remove(SECOND_ATTEMPT).env(CASE, "1");
+        let output = command.envs(set.iter().copied()).output().expect("the child process starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
     let report = tempfile::NamedTempFile::new().expect("a temporary file");
-    let mut command = Command::new(program);
-    command
-        .args(["repetition_is_reported_with_the_first_failure", "--exact"])
-        .env(CASE, "1")
-        .env(REPORT, report.path());
-    assert!(command.status().expect("the child process starts").success());
-    let report = std::fs::read_to_string(report.path()).expect("the report is readable");
-    assert_eq!(report.lines().count(), 1, "{report}");
-    assert!(
-        report.starts_with("repetition_is_reported_with_the_first_failure: the machine stood still for "),
-        "{report}"
-    );
-    assert!(report.contains("planted by a test"), "{report}");
+    let read = || std::fs::read_to_string(report.path()).expect("the report is readable");
+
+    let at_once = output(&[]);
+    assert!(at_once.contains("runs: 2, failed: false"), "{at_once}");
+
+    let later = output(&[(REPORT, report.path())]);
+    assert!(later.contains("runs: 1, failed: false"), "{later}");
+    assert_eq!(read().lines().count(), 1, "{}", read());
+    assert!(read().starts_with(&format!("steady {REPEATED}: the machine stood still for ")), "{}", read());
+    assert!(read().contains("planted by a test"), "{}", read());
+
+    let second = output(&[(REPORT, report.path()), (SECOND_ATTEMPT, Path::new("1"))]);
+    assert!(second.contains("runs: 1, failed: true"), "{second}");
+    assert_eq!(read().lines().count(), 1, "{}", read());
 }
 
 #[test]

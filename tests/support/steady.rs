@@ -7,8 +7,10 @@
 //! A test without such a bound ([`strict`]) runs once. A failed [`safety`] assertion is final, too: no pause excuses
 //! two holders or a falling token.
 //!
-//! Each repetition is printed to standard error, and appended as one line to the file that `TENURE_REPEATED_TESTS`
-//! names. `scripts/check` prints that file.
+//! Each such failure is printed to standard error. If `TENURE_REPEATED_TESTS` names a file, the failure is appended to
+//! it as one line, and the test passes for now: `scripts/check` runs the tests of that file again, one at a time, after
+//! all others have ended. It sets `TENURE_SECOND_ATTEMPT`, so that their failures are final. Without the file, the
+//! second run follows at once.
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part of it")]
 
 use std::any::Any;
@@ -23,14 +25,27 @@ pub mod machine;
 
 use machine::{Machine, Standstill};
 
-/// The variable with the path of the report: one line per repetition.
+/// The variable with the path of the report: one line per repetition, with the test program and the test.
 const REPORT: &str = "TENURE_REPEATED_TESTS";
+/// The variable of a second run.
+const SECOND_ATTEMPT: &str = "TENURE_SECOND_ATTEMPT";
+
+/// When a test runs for the second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    Now,
+    /// In another process.
+    Later,
+}
 
 /// Set when a safety assertion fails in any task of this process.
 static SAFETY_FAILED: AtomicBool = AtomicBool::new(false);
 
 /// Runs a test case with a real-time bound in a new runtime.
 pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
+    if std::env::var_os(SECOND_ATTEMPT).is_some() {
+        return run_strictly(case);
+    }
     repeated_once(
         || block_on(&case),
         || {
@@ -49,20 +64,23 @@ pub fn run_strictly<F: Future<Output = ()>>(case: impl Fn() -> F) {
 
 /// Repeats a failed `case` once if the machine stood still during the failure and no safety assertion failed.
 ///
-/// `watch` begins to watch the machine. The function that it returns lists the standstills since then.
+/// `watch` begins to watch the machine. The function that it returns lists the standstills since then. `report` decides
+/// when the case runs again.
 pub fn repeated_once<S: FnOnce() -> Vec<Standstill>>(
     case: impl Fn(),
     watch: impl Fn() -> S,
     safety_failed: impl Fn() -> bool,
-    report: impl Fn(Duration, &(dyn Any + Send)),
+    report: impl Fn(Duration, &(dyn Any + Send)) -> Repeat,
 ) {
     let stood_still = watch();
     let Err(panic) = catch_unwind(AssertUnwindSafe(&case)) else { return };
-    match stood_still().iter().map(Standstill::lasted).max() {
+    let repeat = match stood_still().iter().map(Standstill::lasted).max() {
         Some(longest) if !safety_failed() => report(longest, panic.as_ref()),
         _ => resume_unwind(panic),
+    };
+    if repeat == Repeat::Now {
+        case();
     }
-    case();
 }
 
 /// Makes the failure of this test final. [`safety`] calls it.
@@ -70,19 +88,28 @@ pub fn fail_safety() {
     SAFETY_FAILED.store(true, Ordering::SeqCst);
 }
 
-fn report(longest: Duration, panic: &(dyn Any + Send)) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+fn report(longest: Duration, panic: &(dyn Any + Send)) -> Repeat {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
     let first_line = text.lines().next().unwrap_or_default();
-    let line = format!("{test}: the machine stood still for {longest:.1?}; the first run failed with: {first_line}\n");
+    let (program, test) = (program(), std::thread::current().name().unwrap_or("main").to_owned());
+    let line = format!(
+        "{program} {test}: the machine stood still for {longest:.1?}; the first run failed with: {first_line}\n"
+    );
     eprint!("--- repeated once: {line}");
-    if let Some(path) = std::env::var_os(REPORT) {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        // A single write per report: tests that run at the same time do not mix their lines.
-        file.and_then(|mut file| file.write_all(line.as_bytes()))
-            .expect("the file of TENURE_REPEATED_TESTS is writable");
-    }
+    // A test in the main thread does not know its name, so no other process can repeat it.
+    let Some(path) = std::env::var_os(REPORT).filter(|_| test != "main") else { return Repeat::Now };
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    // A single write per report: tests that run at the same time do not mix their lines.
+    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of TENURE_REPEATED_TESTS is writable");
+    Repeat::Later
+}
+
+/// The name of this test program without the hash that cargo appends.
+fn program() -> String {
+    let path = std::env::current_exe().expect("the test program has a path");
+    let name = path.file_stem().expect("the path has a file name").to_string_lossy();
+    name.rsplit_once('-').map_or(&*name, |(name, _)| name).to_owned()
 }
 
 /// A case that panicked does not wait for its blocking calls: they may never return.

@@ -20,6 +20,7 @@ steady!(
     group_that_missed_events_reads_again,
     late_requests_do_not_undo_readiness,
     id_is_unique_and_other_leases_are_no_members,
+    members_of_a_group_with_a_longer_name_do_not_count,
     group_lease_is_acquired_only_by_its_owner,
     dropped_manager_releases_leases_of_its_group,
     member_that_joins_again_is_as_ready_as_before,
@@ -169,6 +170,18 @@ async fn id_is_unique_and_other_leases_are_no_members() {
     assert_eq!(ids(&a), ["a"]);
     let bad = Group::join(&manager, "workers", options("no spaces")).await;
     assert!(matches!(bad, Err(GroupError::Invalid(_))));
+}
+
+async fn members_of_a_group_with_a_longer_name_do_not_count() {
+    let cluster = Cluster::start().await;
+    let a = join(&cluster.manager("a"), options("a")).await;
+    // The lease workers:eu:b could also be the member eu:b of the group workers.
+    let b = Group::join(&cluster.manager("b"), "workers:eu", options("b")).await.expect("the id is free");
+    let c = join(&cluster.manager("c"), options("eu:c")).await;
+    a.refresh().await.expect("the cluster answers");
+    b.set_ready(true).await.expect("the membership is held");
+    assert_eq!((ids(&a), ids(&b)), (vec!["a".to_owned(), "eu:c".to_owned()], vec!["b".to_owned()]));
+    drop(c);
 }
 
 async fn group_lease_is_acquired_only_by_its_owner() {

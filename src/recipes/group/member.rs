@@ -16,6 +16,9 @@ pub const MAX_MEMBERS: usize = 1_000;
 pub const WEIGHT_KEY: &str = "tenure.weight";
 /// The metadata key of a member's readiness: `true` or `false`.
 pub const READY_KEY: &str = "tenure.ready";
+/// The metadata key of a member's group. The lease `a:b:c` can be the member `b:c` of the group `a`, or the member `c` of
+/// the group `a:b`. Members of versions before this key count in both.
+pub const GROUP_KEY: &str = "tenure.group";
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +44,9 @@ impl Member {
     /// Reads a member from its lease. `None` if the lease is not the lease of a member.
     pub(super) fn of(mut lease: LeaseInfo, prefix: &str) -> Option<Member> {
         let id = lease.name.strip_prefix(prefix)?.to_owned();
+        if lease.metadata.get(GROUP_KEY).is_some_and(|group| Some(group.as_str()) != prefix.strip_suffix(':')) {
+            return None;
+        }
         let weight = lease.metadata.get(WEIGHT_KEY)?.parse().ok()?;
         let is_ready = lease.metadata.get(READY_KEY).is_some_and(|ready| ready == "true");
         lease.metadata.retain(|key, _| !key.starts_with(OWN_KEYS));
@@ -123,11 +129,12 @@ impl MemberOptions {
     }
 
     /// The metadata of the membership's lease.
-    pub(super) fn own_metadata(&self, is_ready: bool) -> Result<Metadata, InvalidValue> {
-        self.metadata.with_own([(WEIGHT_KEY, self.weight.to_string()), (READY_KEY, is_ready.to_string())])
+    pub(super) fn own_metadata(&self, group: &str, is_ready: bool) -> Result<Metadata, InvalidValue> {
+        let (weight, is_ready) = (self.weight.to_string(), is_ready.to_string());
+        self.metadata.with_own([(WEIGHT_KEY, weight), (READY_KEY, is_ready), (GROUP_KEY, group.to_owned())])
     }
 
-    pub(super) fn lease_options(&self, is_ready: bool) -> Result<LeaseOptions, InvalidValue> {
-        Ok(self.lease.clone().metadata(self.own_metadata(is_ready)?))
+    pub(super) fn lease_options(&self, group: &str, is_ready: bool) -> Result<LeaseOptions, InvalidValue> {
+        Ok(self.lease.clone().metadata(self.own_metadata(group, is_ready)?))
     }
 }

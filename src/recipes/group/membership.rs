@@ -28,7 +28,8 @@ impl Group {
     /// Joins a group. If a dead member has the same id, the call waits until the ttl of that member is over.
     ///
     /// The name of the membership's lease is the name of the group, a colon and the id of the member. Its metadata
-    /// holds the weight and the readiness ([`WEIGHT_KEY`](super::WEIGHT_KEY), [`READY_KEY`](super::READY_KEY)).
+    /// holds the weight, the readiness and the group ([`WEIGHT_KEY`](super::WEIGHT_KEY),
+    /// [`READY_KEY`](super::READY_KEY), [`GROUP_KEY`](super::GROUP_KEY)).
     ///
     /// # Errors
     ///
@@ -43,7 +44,7 @@ impl Group {
     /// Dropping the future abandons the join. The manager releases the lease if the cluster granted it.
     pub async fn join(manager: &LeaseManager, name: &str, options: MemberOptions) -> Result<Membership, GroupError> {
         let lease_name = format!("{name}:{}", options.id);
-        let lease = manager.lease_with(&lease_name, options.lease_options(options.is_ready)?)?;
+        let lease = manager.lease_with(&lease_name, options.lease_options(name, options.is_ready)?)?;
         let group = Group::start(manager, name, Some((&options.id, &lease)), options.refresh)?;
         let is_ready = AtomicBool::new(options.is_ready);
         let mut membership = Membership { group, lease, guard: None, options, is_ready };
@@ -70,7 +71,7 @@ impl Membership {
 
     /// A token that is cancelled when the membership ends: lost or left.
     pub fn lost(&self) -> CancellationToken {
-        self.lease.ended()
+        self.guard.as_ref().map_or_else(|| self.lease.ended(), LeaseGuard::ended)
     }
 
     /// Sets the readiness of this member. Names belong only to ready members. Other members see the change within their
@@ -85,7 +86,7 @@ impl Membership {
     ///
     /// After dropping the future, the change may have been applied or not. Call `set_ready` again.
     pub async fn set_ready(&self, is_ready: bool) -> Result<(), GroupError> {
-        let own_metadata = self.options.own_metadata(is_ready)?;
+        let own_metadata = self.options.own_metadata(self.group.name(), is_ready)?;
         if !self.is_member() || !self.lease.update_metadata(own_metadata).await? {
             return Err(GroupError::Lost(self.guard.as_ref().map_or(Loss::Released, LeaseGuard::loss)));
         }
@@ -135,7 +136,7 @@ impl Membership {
         if present >= MAX_MEMBERS {
             return Err(GroupError::Full { members: present });
         }
-        let lease_options = self.options.lease_options(self.is_ready.load(Ordering::Relaxed))?;
+        let lease_options = self.options.lease_options(self.group.name(), self.is_ready.load(Ordering::Relaxed))?;
         self.lease = self.group.manager.lease_with(self.lease.name().as_str(), lease_options)?;
         match self.lease.guard(Wait::ForTtl).await {
             Ok(guard) => self.guard = Some(guard),

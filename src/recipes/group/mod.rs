@@ -46,7 +46,7 @@ mod shards;
 mod view;
 
 pub use change::{Changes, GroupChange};
-pub use member::{MAX_MEMBERS, Member, MemberOptions, READY_KEY, WEIGHT_KEY};
+pub use member::{GROUP_KEY, MAX_MEMBERS, Member, MemberOptions, READY_KEY, WEIGHT_KEY};
 pub use membership::{GroupError, Membership};
 pub use placement::Placement;
 pub use roster::GroupSnapshot;

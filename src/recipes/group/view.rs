@@ -126,6 +126,10 @@ impl Group {
         self.end().await;
     }
 
+    pub(super) fn name(&self) -> &str {
+        self.roster.prefix.strip_suffix(':').expect("the prefix ends with a colon")
+    }
+
     pub(super) async fn end(&mut self) {
         self.stop.cancel();
         if let Some(Err(error)) = match self.task.take() {

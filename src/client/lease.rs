@@ -73,7 +73,7 @@ impl Lease {
     /// # Errors
     ///
     /// The same as [`acquire`](Lease::acquire). The code is also `held` if another guard of this manager has the lease
-    /// during the whole wait.
+    /// during the whole wait. A shutdown of the manager ends the wait.
     ///
     /// # Cancel safety
     ///
@@ -84,9 +84,12 @@ impl Lease {
         let wait = options.wait_for(&self.hold.options())?;
         let permit = match self.hold.exclusive.clone().try_lock_owned() {
             Ok(permit) => permit,
-            Err(_) => match tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()).await {
-                Ok(permit) => permit,
-                Err(_) => return Err(refused(Code::Held, "another guard of this process has the lease")),
+            Err(_) => tokio::select! {
+                biased;
+                () = self.owner.shared.closing.cancelled() => return Err(CallError::ShutDown),
+                waited = tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()) => {
+                    waited.map_err(|_| refused(Code::Held, "another guard of this process has the lease"))?
+                }
             },
         };
         let left = wait.saturating_sub(self.now().saturating_sub(begun));

@@ -190,6 +190,11 @@ impl LeaseManager {
         self.owner.shared.closing.is_cancelled()
     }
 
+    /// Waits for the call of [`shutdown`](LeaseManager::shutdown).
+    pub(crate) async fn closing(&self) {
+        self.owner.shared.closing.cancelled().await;
+    }
+
     /// The transport to the cluster. It does not keep the manager alive.
     pub(crate) fn coordinator(&self) -> Arc<dyn Coordinator> {
         self.owner.shared.coordinator.clone()

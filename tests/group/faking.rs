@@ -1,12 +1,13 @@
 //! Elections and groups on the fake cluster.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
 use tenure::client::{CallError, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
-use tenure::election::{Election, ElectionOptions, ResignError};
+use tenure::election::{Candidacy, Election, ElectionOptions, ResignError};
 use tenure::group::{Group, GroupError, MemberOptions};
 use tenure::testing::{FakeCluster, Line, Switch};
 use tenure::types::{InvalidValue, Metadata};
@@ -22,6 +23,23 @@ fn code(error: &CallError) -> Option<Code> {
         CallError::Refused(problem) => Some(problem.code),
         _ => None,
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_a_campaign_that_its_budget_holds_back() {
+    let manager = FakeCluster::new().manager();
+    let options = ElectionOptions::new().budget(NonZeroU32::MIN, NEVER);
+    let election = candidate(&manager, options);
+    election.campaign().await.expect("elected").resign().await.expect("an answer");
+    let campaign = tokio::spawn({
+        let election = election.clone();
+        async move { election.campaign().await.map(drop) }
+    });
+    let mut candidacy = election.candidacy();
+    candidacy.wait_for(|now| matches!(now, Candidacy::HeldBack { .. })).await.expect("the candidate exists");
+    assert!(manager.shutdown().await.is_empty());
+    let ended = tokio::time::timeout(NEVER / 2, campaign).await.expect("the campaign has ended").expect("no panic");
+    assert_eq!(ended, Err(CallError::ShutDown));
 }
 
 #[tokio::test(start_paused = true)]

@@ -102,7 +102,11 @@ impl Election {
         let candidate = &self.candidate;
         let _idle_at_the_end = IdleOnDrop(candidate);
         loop {
-            candidate.wait_for_budget().await;
+            tokio::select! {
+                biased;
+                () = candidate.manager.closing() => return Err(CallError::ShutDown),
+                () = candidate.wait_for_budget() => {}
+            }
             candidate.candidacy.send_replace(Candidacy::Waiting);
             match candidate.lease.guard(Wait::UpTo(QUEUE_WAIT)).await {
                 Ok(guard) => return Ok(self.elected(guard)),

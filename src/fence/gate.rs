@@ -15,6 +15,7 @@ use crate::token::FencingToken;
 
 /// The default time that a newer token waits for older ones to leave. See [`Gate::with_max_wait`].
 pub const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Checks tokens for resources in this process. Each resource has its own mark. A clone is the same gate.
 ///
@@ -84,9 +85,10 @@ impl Gate {
         Gate { shared: Arc::new(shared), max_wait: DEFAULT_MAX_WAIT }
     }
 
-    /// Sets the time that a newer token waits for older ones to leave. Default: [`DEFAULT_MAX_WAIT`].
+    /// Sets the time that a newer token waits for older ones to leave. Default: [`DEFAULT_MAX_WAIT`]. More than a year
+    /// counts as a year.
     pub fn with_max_wait(self, max_wait: Duration) -> Gate {
-        Gate { max_wait, ..self }
+        Gate { max_wait: max_wait.min(LONGEST_MAX_WAIT), ..self }
     }
 
     /// The highest token of the resource that the gate has accepted. Its caller may still wait.

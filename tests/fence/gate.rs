@@ -70,6 +70,21 @@ async fn busy_gate_refuses_after_its_max_wait() {
 }
 
 #[tokio::test]
+async fn any_max_wait_is_accepted() {
+    let gate = Gate::in_memory().with_max_wait(Duration::MAX);
+    let inside = gate.enter("a", token(1)).await.expect("the first");
+    let waiting = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.enter("a", token(2)).await.map(drop) }
+    });
+    mark_is(&gate, "a", 2).await;
+    drop(inside);
+    waiting.await.unwrap().expect("the token is the highest");
+    let blocking = tokio::task::spawn_blocking(move || gate.enter_blocking("a", token(3)).map(drop));
+    blocking.await.unwrap().expect("no caller is inside");
+}
+
+#[tokio::test]
 async fn requests_of_one_holder_are_inside_together() {
     let gate = Gate::in_memory();
     let one = gate.enter("a", token(1)).await.expect("the first");

@@ -18,6 +18,7 @@ steady!(
     client_skips_nodes_that_are_down_or_leaderless,
     wait_continues_at_the_next_node_when_one_hangs,
     watch_pauses_after_each_round_of_refusals,
+    watch_opens_at_the_next_node_when_one_hangs,
 );
 strict!(
     watch_ends_at_a_refusal_while_a_node_is_down,
@@ -231,16 +232,35 @@ async fn claim_refused_after_a_lost_answer_stays_unknown() {
     assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Held), "{error:?}");
 }
 
+/// A frame of an event stream.
+fn event(index: u64) -> String {
+    let token = FencingToken::new(1, index);
+    let data = json!({
+        "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
+        "cause": "asked", "at": "2026-01-31T12:00:00.000Z"
+    });
+    format!("id: {index}\nevent: granted\ndata: {data}\n\n")
+}
+
+/// The answer to a watch.
+fn stream(events: String) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}")
+}
+
+/// The kernel accepts the connections of a stopped process.
+async fn watch_opens_at_the_next_node_when_one_hangs() {
+    let hanging = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = hanging.local_addr().expect("the listener is bound").to_string();
+    let node = ScriptedNode::start(vec![stream(event(5)), stream(event(6)), stream(event(7))]).await;
+    let remote = remote(&[&address, &node.address]);
+    let mut watch = remote.watch("", None);
+    assert_eq!(watch.next().await.expect("the next node answers").index, 5);
+    let began = Instant::now();
+    assert_eq!(remote.watch("", None).next().await.expect("the client prefers that node").index, 6);
+    assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+}
+
 async fn broken_watch_resumes_after_the_last_event() {
-    let event = |index: u64| {
-        let token = FencingToken::new(1, index);
-        let data = json!({
-            "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
-            "cause": "asked", "at": "2026-01-31T12:00:00.000Z"
-        });
-        format!("id: {index}\nevent: granted\ndata: {data}\n\n")
-    };
-    let stream = |events: String| format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}");
     let answers = vec![
         stream(format!("id: 4\n\n{}id: 6", event(5))),
         problem(Code::ShuttingDown),

@@ -96,17 +96,15 @@ impl Watch {
             let (index, endpoint) = at(&urls, first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
-            let refused = match tokio::time::timeout(self.remote.budget.total, sent).await {
+            let limit = self.remote.budget.attempt;
+            let refused = match tokio::time::timeout(limit, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
                     endpoints.prefer(index);
                     return Ok(Box::pin(parse_events(chunks(response))));
                 }
                 Ok(Ok(response)) => refusal(response).await,
                 Ok(Err(error)) => WatchRefusal::Unavailable(describe_error(endpoint, &error)),
-                Err(_) => WatchRefusal::Unavailable(format!(
-                    "{endpoint} did not answer within {:?}",
-                    self.remote.budget.total
-                )),
+                Err(_) => WatchRefusal::Unavailable(format!("{endpoint} did not answer within {limit:?}")),
             };
             let why = match refused {
                 WatchRefusal::Final(problem) => return Err(CallError::Refused(problem)),
@@ -117,6 +115,7 @@ impl Watch {
                     why
                 }
                 WatchRefusal::Unavailable(why) => {
+                    endpoints.avoid(index, urls.len());
                     denied.remove(&index);
                     why
                 }

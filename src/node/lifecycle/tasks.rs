@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use tokio::sync::mpsc;
 
 use crate::lease::{Command, WaiterId};
@@ -18,6 +19,8 @@ use crate::time::{self, inherit_time};
 
 /// Bytes of waiters in one `KeepWaiting` command.
 const KEEP_WAITING_BYTES: usize = 32 << 10;
+/// Most `KeepWaiting` commands that are proposed concurrently. All at once would delay renewals.
+const KEEP_AT_ONCE: usize = 4;
 /// Most `LeaveQueue` commands that are proposed concurrently.
 const LEAVE_AT_ONCE: usize = 1_024;
 
@@ -58,12 +61,16 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// While this node leads, proposes at each interval that its waiting requests still wait.
     async fn keep_waiting(self: Arc<Self>, interval: Duration) {
         loop {
-            time::sleep(interval).await;
-            let Some(leader_term) = self.requests.clock.leader_term() else { continue };
-            for waiters in split(self.requests.waits.ids()) {
+            // The time of the proposals counts: a round over many waiters takes a part of the interval.
+            let next_round = time::sleep(interval);
+            if let Some(leader_term) = self.requests.clock.leader_term() {
+                let keep = |waiters| self.requests.proposer.propose(leader_term.term, Command::KeepWaiting { waiters });
                 // The interval is a quarter of `waiter_timeout_ms`, so a failed proposal is repeated in time.
-                let _ = self.requests.proposer.propose(leader_term.term, Command::KeepWaiting { waiters }).await;
+                let mut proposed =
+                    stream::iter(split(self.requests.waits.ids())).map(keep).buffer_unordered(KEEP_AT_ONCE);
+                while proposed.next().await.is_some() {}
             }
+            next_round.await;
         }
     }
 

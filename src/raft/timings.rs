@@ -10,7 +10,7 @@ use crate::config::RaftTimings;
 const MAX_APPEND_ENTRIES: u64 = 1024;
 /// Most log entries in one write to the store.
 const MAX_WRITE_ENTRIES: u64 = 1024;
-/// Most log entries that one purge removes. A larger purge would delay the votes and appends that are queued behind it.
+/// Fewest log entries that one purge removes. Raft's core waits for the sync of each purge.
 const PURGE_BATCH: u64 = 256;
 /// Longest installation of a snapshot, in milliseconds. It allows for a million leases on a slow disk.
 const SNAPSHOT_TIMEOUT_MS: u64 = 120_000;

@@ -89,7 +89,9 @@ impl<S: Storage> RaftHandle<S> {
             return Err(TransferError::NotLeader);
         }
         let deadline = Instant::now() + timeout;
-        self.begin_transfer(to).await?;
+        // Raft's core does not respond while it waits for the disk.
+        let begun = tokio::time::timeout_at(deadline, self.begin_transfer(to)).await;
+        begun.unwrap_or(Err(TransferError::NotTaken { to, timeout }))?;
         while Instant::now() < deadline {
             match self.leadership().leader {
                 Some(leader) if leader != self.node => return Ok(leader),

@@ -177,7 +177,8 @@ impl<S: Storage> SnapshotWriter<S> {
         let window = Arc::clone(&self.window);
         let number = self.chunks;
         self.chunks += 1;
-        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| window.release(result)));
+        let in_flight = InFlight(Some(window));
+        self.storage.write_snapshot_chunk(self.id, number, chunk, Box::new(move |result| in_flight.end(result)));
     }
 }
 
@@ -196,6 +197,23 @@ impl<S: Storage> Drop for SnapshotWriter<S> {
     fn drop(&mut self) {
         if !self.finished {
             self.storage.abandon_snapshot(self.id);
+        }
+    }
+}
+
+/// A chunk between the writer and the disk. A store whose thread panics may drop its callback.
+struct InFlight(Option<Arc<Window>>);
+
+impl InFlight {
+    fn end(mut self, result: Result<(), StorageError>) {
+        self.0.take().expect("a chunk ends once").release(result);
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(window) = self.0.take() {
+            window.release(Err(StorageError::Closed));
         }
     }
 }
@@ -267,6 +285,16 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+
+    #[test]
+    fn dropped_chunk_fails_the_writer() {
+        let window = Arc::<Window>::default();
+        window.acquire_blocking().expect("no chunk is in flight");
+        let dropped = InFlight(Some(window.clone()));
+        let waiting = std::thread::spawn(move || window.wait_until_empty());
+        drop(dropped);
+        assert_eq!(waiting.join().expect("no panic"), Err(StorageError::Closed));
+    }
 
     /// More chunks would delay a log entry behind them.
     #[test]

@@ -2,7 +2,7 @@
 //! again, and the error message advises the operator.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure::storage::{DiskStorage, Done, LogRecord, Position, Storage, StorageError, VoteRecord};
@@ -110,4 +110,25 @@ fn read_only_disk_is_refused() {
     assert!(text.ends_with("mount it writable and start the node again; nothing acknowledged is lost"), "{text}");
     recorder.set_faults(Faults::default());
     DiskStorage::open(scratch.path(), identity()).unwrap();
+}
+
+/// A node fails if its disk hangs, also while the store removes old segments.
+#[test]
+fn removal_of_segments_counts_as_a_commit() {
+    let scratch = scratch();
+    let recorder = Recorder::new(scratch.path(), []);
+    let storage = DiskStorage::open(scratch.path(), identity()).unwrap();
+    for index in 0..8 {
+        append(&storage, index, 3 << 20).unwrap();
+    }
+    recorder.set_faults(Faults { slow_unlink: Some(Duration::from_millis(500)), ..Faults::default() });
+    wait(|done| storage.purge(Position { term: 1, index: 7 }, done)).unwrap();
+    let begun = Instant::now();
+    while storage.committing_for().is_none_or(|age| age < Duration::from_millis(300)) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "no age during the removal");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    append(&storage, 8, 100).unwrap();
+    assert_eq!(storage.committing_for(), None, "the removal is finished");
+    storage.close();
 }

@@ -15,6 +15,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
 
 use libc::{c_char, c_int, c_void, mode_t, off64_t, size_t, ssize_t};
 
@@ -60,6 +61,8 @@ pub enum Event {
 /// The failures of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
+    /// How long the removal of a file takes.
+    pub slow_unlink: Option<Duration>,
     /// Bytes that can still be written before the disk is full.
     pub space: Option<u64>,
     /// `fdatasync` reports an I/O error.
@@ -350,6 +353,12 @@ pub unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    let slow = {
+        let mut registry = registry();
+        registry.find(path).and_then(|(recorder, _)| registry.dirs[&recorder].faults.slow_unlink)
+    };
+    // Without the lock: the test goes on.
+    slow.into_iter().for_each(std::thread::sleep);
     let mut registry = registry();
     let unlinked = unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path, 0) } as c_int;
     if let Some((recorder, path)) = registry.find(path)

@@ -298,7 +298,13 @@ impl Committer {
         for (done, result) in group.callbacks {
             done(result);
         }
-        self.log.trim()
+        if self.log.has_excess() {
+            // The disk can hang here, too.
+            self.shared.state.lock().committing_since = Some(Instant::now());
+            self.log.trim()?;
+            self.shared.state.lock().committing_since = None;
+        }
+        Ok(())
     }
 
     /// Counts a write of sled, and syncs if sled has written more than [`UNSYNCED_BYTES`]. This sync runs no callbacks: a power

@@ -247,6 +247,11 @@ impl SegmentLog {
         Ok(())
     }
 
+    /// Whether [`trim`](Self::trim) would remove a segment.
+    pub fn has_excess(&self) -> bool {
+        self.purged() > SPARE_SEGMENTS
+    }
+
     /// Removes purged segments that no later segment needs, the oldest first.
     pub fn trim(&mut self) -> Result<(), StorageError> {
         for _ in SPARE_SEGMENTS..self.purged() {

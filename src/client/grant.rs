@@ -1,5 +1,6 @@
 //! One grant of a lease: its deadline and its renewal times. All times are times of the manager's clock.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -32,13 +33,14 @@ pub(super) struct Grant {
     pub signals: GrantSignals,
 }
 
-/// The cancellation tokens of one grant.
-#[derive(Clone)]
+/// The cancellation tokens of one grant, and why it ended.
+#[derive(Clone, Debug, Default)]
 pub(super) struct GrantSignals {
     /// Cancelled when the grant ends, for any reason.
     pub ended: CancellationToken,
     /// Cancelled when the keeper stops renewing the grant.
     pub stopping: CancellationToken,
+    why: Arc<OnceLock<Loss>>,
 }
 
 impl Grant {
@@ -54,7 +56,7 @@ impl Grant {
             failures: 0,
             ending: None,
             is_paused: false,
-            signals: GrantSignals { ended: CancellationToken::new(), stopping: CancellationToken::new() },
+            signals: GrantSignals::default(),
         }
     }
 
@@ -144,15 +146,21 @@ pub(super) enum GrantAction {
 }
 
 impl GrantSignals {
-    pub fn cancelled() -> GrantSignals {
-        let signals = GrantSignals { ended: CancellationToken::new(), stopping: CancellationToken::new() };
-        signals.cancel();
+    pub fn cancelled(why: Loss) -> GrantSignals {
+        let signals = GrantSignals::default();
+        signals.cancel(why);
         signals
     }
 
-    pub fn cancel(&self) {
+    pub fn cancel(&self, why: Loss) {
+        self.why.get_or_init(|| why);
         self.stopping.cancel();
         self.ended.cancel();
+    }
+
+    /// Why the grant ended. `None`: it has not ended.
+    pub fn why(&self) -> Option<Loss> {
+        self.why.get().copied()
     }
 }
 

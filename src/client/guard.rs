@@ -7,8 +7,9 @@ use std::task::Poll;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
+use super::grant::GrantSignals;
 use super::shared::KeeperCommand;
-use super::{CallError, HoldState, Lease, Loss};
+use super::{CallError, Lease, Loss};
 use crate::token::FencingToken;
 
 /// A lease that one part of a program holds. No other guard of the lease exists in this process at the same time.
@@ -23,18 +24,30 @@ use crate::token::FencingToken;
 pub struct LeaseGuard {
     lease: Lease,
     token: FencingToken,
+    signals: GrantSignals,
     /// Excludes other guards of this lease. `None` after a release.
     permit: Mutex<Option<OwnedMutexGuard<()>>>,
 }
 
 impl LeaseGuard {
     pub(super) fn new(lease: Lease, token: FencingToken, permit: OwnedMutexGuard<()>) -> LeaseGuard {
-        LeaseGuard { lease, token, permit: Mutex::new(Some(permit)) }
+        let signals = lease.hold.signals_of(token);
+        LeaseGuard { lease, token, signals, permit: Mutex::new(Some(permit)) }
     }
 
     /// The fencing token of this guard's grant, also after the grant has ended.
     pub fn token(&self) -> FencingToken {
         self.token
+    }
+
+    /// A token that is cancelled when this guard's grant ends: lost, released or handed over.
+    pub fn ended(&self) -> CancellationToken {
+        self.signals.ended.child_token()
+    }
+
+    /// A token that is cancelled when the manager stops renewing this guard's grant: like [`Lease::stopping`].
+    pub fn stopping(&self) -> CancellationToken {
+        self.signals.stopping.child_token()
     }
 
     /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease. Returns `false` if the
@@ -78,7 +91,7 @@ impl LeaseGuard {
     ///
     /// Dropping the future drops `work`. The guard still holds the lease.
     pub async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
-        let ended = self.lease.ended();
+        let ended = self.ended();
         let done = self.steps(work, &ended).await;
         if done.is_none() {
             // The deadline has passed on this clock. The keeper records the reason on its next check.
@@ -112,11 +125,7 @@ impl LeaseGuard {
 
     /// Why this guard's grant ended. Valid after its end.
     pub(crate) fn loss(&self) -> Loss {
-        match self.lease.state() {
-            HoldState::Lost { why, .. } => why,
-            // Another handle released it: a grant has no other way to end.
-            _ => Loss::Released,
-        }
+        self.signals.why().unwrap_or(Loss::Released)
     }
 
     /// Requests a release if the grant ended by the local clock alone, so that waiters need not wait for the expiry.

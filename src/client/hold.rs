@@ -147,7 +147,17 @@ impl Hold {
     pub fn signals(&self) -> GrantSignals {
         match &self.record().grant {
             Some(grant) => grant.signals.clone(),
-            None => GrantSignals::cancelled(),
+            None => GrantSignals::cancelled(Loss::Released),
+        }
+    }
+
+    /// The signals of the grant with this token; cancelled signals if it has ended.
+    pub fn signals_of(&self, token: FencingToken) -> GrantSignals {
+        let record = self.record();
+        match (&record.grant, *self.state.borrow()) {
+            (Some(grant), _) if grant.token == token => grant.signals.clone(),
+            (_, HoldState::Lost { token: lost, why }) if lost == token => GrantSignals::cancelled(why),
+            _ => GrantSignals::cancelled(Loss::Released),
         }
     }
 
@@ -251,6 +261,20 @@ impl Hold {
         }
     }
 
+    /// Applies the refusal of a renewal at `now`.
+    pub fn renewal_refused(&self, token: FencingToken, why: Loss, now: Duration) {
+        let is_paused = |grant: &Grant| grant.token == token && grant.is_paused;
+        if why == Loss::HandedOver && self.record().grant.as_ref().is_some_and(is_paused) {
+            // The hand-over in progress has succeeded, if it is that one. Its own answer decides.
+            self.update_grant(token, |grant| {
+                grant.is_renewing = false;
+                grant.retry(now);
+            });
+        } else {
+            self.lose(token, why);
+        }
+    }
+
     /// Ends the grant with this token as lost.
     pub fn lose(&self, token: FencingToken, why: Loss) {
         let mut record = self.record();
@@ -258,7 +282,7 @@ impl Hold {
         self.deadline.store(NOT_HELD, Ordering::Release);
         record.unreleased_token = why.is_by_own_clock().then_some(token);
         self.state.send_replace(HoldState::Lost { token, why });
-        grant.signals.cancel();
+        grant.signals.cancel(why);
         self.notify_listeners(ListenerEvent::Lost(why));
         metrics::lost(why);
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
@@ -282,7 +306,7 @@ impl Hold {
         let grant = self.record().grant.take()?;
         self.deadline.store(NOT_HELD, Ordering::Release);
         self.state.send_replace(HoldState::Released { token: grant.token });
-        grant.signals.cancel();
+        grant.signals.cancel(Loss::Released);
         metrics::released();
         Some(grant.token)
     }

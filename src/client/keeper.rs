@@ -31,9 +31,30 @@ const HEAD_BYTES: usize = 4096;
 
 type Work = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// Runs until `stop`. Then it releases the held leases within the operation timeout.
+/// Runs until `stop`. Then it releases the held leases. It renews them until their listeners have ended.
 pub(super) async fn run(shared: Arc<ManagerInner>, stop: CancellationToken) {
     let mut work = Work::new();
+    keep(&shared, &mut work, stop.cancelled()).await;
+    let held = shared.all_held();
+    let longest_drain = held.iter().map(|hold| hold.drain()).max().unwrap_or_default();
+    for hold in held {
+        shared.send_command(KeeperCommand::Release { hold, permit: None });
+    }
+    for command in shared.take_commands() {
+        work.push(Box::pin(run_command(shared.clone(), command)));
+    }
+    let limit = longest_drain.saturating_add(shared.options.operation_timeout);
+    let mut renewals = Work::new();
+    let _ = tokio::time::timeout(limit, keep(&shared, &mut renewals, work.collect::<()>())).await;
+    // A lease that was not released expires at the cluster. This process must treat it as not held from now on.
+    for hold in shared.all_held() {
+        hold.give_up();
+    }
+}
+
+/// Renews the held leases and runs commands, in `work`, until `end`.
+async fn keep(shared: &Arc<ManagerInner>, work: &mut Work, end: impl Future<Output = ()>) {
+    let mut end = std::pin::pin!(end);
     let mut planned = shared.now();
     loop {
         let now = shared.now();
@@ -41,28 +62,17 @@ pub(super) async fn run(shared: Arc<ManagerInner>, stop: CancellationToken) {
         for command in shared.take_commands() {
             work.push(Box::pin(run_command(shared.clone(), command)));
         }
-        let next = renew_due(&shared, now, late, &mut work);
+        let next = renew_due(shared, now, late, work);
         let pause = next.map_or(CHECK_INTERVAL, |next| next.saturating_sub(now).min(CHECK_INTERVAL));
         // Without a held lease there is no planned check, so the next one cannot be late.
         planned = next.map_or(Duration::MAX, |_| now + pause);
         tokio::select! {
             biased;
-            () = stop.cancelled() => break,
+            () = &mut end => break,
             () = shared.wake.notified() => {}
             Some(()) = work.next(), if !work.is_empty() => {}
             () = time::sleep(pause), if next.is_some() => {}
         }
-    }
-    for hold in shared.all_held() {
-        shared.send_command(KeeperCommand::Release { hold, permit: None });
-    }
-    for command in shared.take_commands() {
-        work.push(Box::pin(run_command(shared.clone(), command)));
-    }
-    let _ = tokio::time::timeout(shared.options.operation_timeout, work.collect::<()>()).await;
-    // A lease that was not released expires at the cluster. This process must treat it as not held from now on.
-    for hold in shared.all_held() {
-        hold.give_up();
     }
 }
 
@@ -158,7 +168,7 @@ async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<DueRen
 fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Duration, now: Duration) {
     match (result.lease, result.problem.and_then(|problem| problem.why)) {
         (Some(lease), _) => hold.renewed(token, lease.ttl_ms.as_millis().map(Duration::from_millis), sent, now),
-        (None, Some(why)) => hold.lose(token, Loss::from(why)),
+        (None, Some(why)) => hold.renewal_refused(token, Loss::from(why), now),
         (None, None) => hold.renewal_failed(token, now),
     }
 }

@@ -74,13 +74,20 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
         // new work must get a new token.
         send_release(shared, hold, token).await?;
     }
+    // A shutdown that begins after this check waits for the claim. A shutdown before it, perhaps during the release
+    // above, has ended: nothing would resolve the claim.
+    let in_flight = shared.claims.token();
+    if shared.closing.is_cancelled() {
+        return Err(CallError::ShutDown);
+    }
     let wait_ms = Some(ceil_ms(wait)).filter(|wait| *wait > 0);
     let claim = Acquire { wait_ms, ..claim_request(hold, &options) };
     let sent = shared.now();
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
     hold.set_ambiguous(true);
     let mut pending =
-        AmbiguousClaim { shared, hold, claim: Some(SentClaim::send(shared, hold, claim)), is_resolved: false };
+        AmbiguousClaim { shared, hold, wait, claim: Some(SentClaim::send(shared, hold, claim)), is_resolved: false };
+    drop(in_flight);
     let granted = match pending.answer().await {
         Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
         Some(Err(error)) => Err(error),
@@ -95,7 +102,10 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
             Err(pending.resolved(ended_by_shutdown(shared, hold).await))
         }
         Err(error) => {
-            hold.set_ambiguous(matches!(error, CallError::Unknown { .. }));
+            match &error {
+                CallError::Unknown { .. } => shared.keep_ambiguous(hold, wait),
+                _ => hold.set_ambiguous(false),
+            }
             Err(pending.resolved(error))
         }
     }
@@ -429,6 +439,8 @@ fn unknown_standing() -> CallError {
 struct AmbiguousClaim<'a> {
     shared: &'a ManagerInner,
     hold: &'a Arc<Hold>,
+    /// How long the claim waits in the queue.
+    wait: Duration,
     /// `None` after the answer.
     claim: Option<SentClaim>,
     is_resolved: bool,
@@ -451,7 +463,7 @@ impl AmbiguousClaim<'_> {
 impl Drop for AmbiguousClaim<'_> {
     fn drop(&mut self) {
         if !self.is_resolved {
-            self.hold.set_ambiguous(true);
+            self.shared.keep_ambiguous(self.hold, self.wait);
             self.shared
                 .send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: self.claim.take() });
         }

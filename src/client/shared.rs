@@ -13,7 +13,7 @@ use super::listeners::ListenerQueue;
 use super::operations::SentClaim;
 use super::{Coordinator, ManagerOptions};
 use crate::token::FencingToken;
-use crate::types::{HolderId, LeaseName};
+use crate::types::{HolderId, LeaseName, MAX_TTL_MS};
 
 /// Smallest number of entries at which dropped handles are removed. After a sweep, the next one follows at twice the
 /// number of remaining entries.
@@ -34,8 +34,9 @@ pub(super) struct ManagerInner {
     table: Mutex<HoldTable>,
     schedule: Mutex<RenewalSchedule>,
     commands: Mutex<Vec<KeeperCommand>>,
-    /// Leases that a failed release or an unfinished work left held at the cluster, and when they expire there. They
-    /// stay here without a handle, so that a shutdown knows them.
+    /// Leases that the cluster may count as held although this manager does not, and when they expire there. The release
+    /// failed, the work did not end in time, or a claim has no answer. They stay here without a handle, so that a
+    /// shutdown knows them.
     left_held: Mutex<BTreeMap<HoldKey, (Duration, Arc<Hold>)>>,
 }
 
@@ -132,6 +133,18 @@ impl ManagerInner {
         left_held.insert((hold.name.clone(), hold.holder.clone()), (until, hold.clone()));
     }
 
+    /// Keeps a lease whose claim has an unknown outcome, although its handle may be dropped. The cluster grants the claim
+    /// before the end of `wait`, if it does.
+    pub fn keep_ambiguous(&self, hold: &Arc<Hold>, wait: Duration) {
+        hold.set_ambiguous(true);
+        let ttl = match hold.options().ttl_ms() {
+            Some(ttl) => ttl.as_millis(),
+            None => Some(MAX_TTL_MS),
+        };
+        let held = ttl.map(|ttl| Duration::from_millis(ttl) + wait + self.options.operation_timeout);
+        self.keep_left_held(hold, held);
+    }
+
     /// The leases of [`keep_left_held`](Self::keep_left_held) that have not expired and were not released since.
     pub fn all_left_held(&self) -> Vec<Arc<Hold>> {
         self.left_held().values().map(|(_, hold)| hold.clone()).collect()
@@ -140,7 +153,8 @@ impl ManagerInner {
     fn left_held(&self) -> MutexGuard<'_, BTreeMap<HoldKey, (Duration, Arc<Hold>)>> {
         let now = self.now();
         let mut left_held = self.left_held.lock().expect(UNPOISONED);
-        let is_left = |hold: &Hold| hold.failed_release().is_some() || hold.undrained_token().is_some();
+        let is_left =
+            |hold: &Hold| hold.failed_release().is_some() || hold.undrained_token().is_some() || hold.is_ambiguous();
         left_held.retain(|_, (until, hold)| *until > now && is_left(hold));
         left_held
     }

@@ -153,3 +153,75 @@ async fn acquire_just_after_the_deadline_ends_the_old_grant() {
         assert_eq!((lease.token(), lease.check().await), (Some(next), Ok(true)));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_claims_whose_handle_was_dropped() {
+    for line in [Line::Up, Line::Cut] {
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        switch.set(Line::Deaf);
+        let unknown = manager.try_acquire("unanswered").await.map(drop);
+        assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+        switch.set(Line::Cut);
+        let dropped = manager.try_acquire("dropped").now_or_never();
+        assert!(dropped.is_none(), "the request has no answer");
+        tokio::time::sleep(LONG).await;
+        switch.set(line);
+        let failed = manager.shutdown().await;
+        let mut names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        let expected: &[&str] = if line == Line::Up { &[] } else { &["dropped", "unanswered"] };
+        assert_eq!(names, expected, "{line:?}: {failed:?}");
+        let other = cluster.manager().try_acquire("unanswered").await.expect("the cluster answers");
+        assert_eq!(other.is_some(), line == Line::Up, "{line:?}");
+    }
+}
+
+/// The listener runs on, and renewals have no answer.
+#[tokio::test]
+async fn deadline_is_seen_while_the_listener_of_a_dropped_lease_runs() {
+    let world = World::start();
+    let lease = world.manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    lease.before_release(std::future::pending::<()>).detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    let ended = lease.ended();
+    let World { cluster, switch, manager, other } = world;
+    drop((lease, manager, other));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    switch.set(Line::Cut);
+    cluster.clock().advance(TTL);
+    tokio::time::timeout(Duration::from_secs(3), ended.cancelled()).await.expect("the manager sees the deadline");
+}
+
+/// The listener takes longer than a request may.
+#[tokio::test(start_paused = true)]
+async fn dropped_lease_is_renewed_until_its_listener_has_ended() {
+    let world = World::start();
+    let lease = world.infinite();
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let ended = Mutex::new(Some(ended));
+    lease
+        .before_release(move || {
+            let ended = ended.lock().expect("plain").take();
+            async move { drop(ended.expect("the listener runs once").await) }
+        })
+        .detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    let World { cluster, switch, manager, .. } = world;
+    drop((lease, manager));
+    let before = switch.renewals();
+    for _ in 0..20 {
+        cluster.clock().advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(switch.renewals() > before);
+    assert!(cluster.manager().try_acquire("job").await.expect("the cluster answers").is_none(), "the work goes on");
+    end.send(()).expect("the listener runs");
+    let free = async {
+        while cluster.manager().try_acquire("job").await.expect("the cluster answers").is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(4), free).await.expect("the manager releases the lease");
+}

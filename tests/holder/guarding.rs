@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{LeaseOptions, ManagerOptions, Wait, WithError};
+use tenure::client::{CallError, LeaseOptions, Loss, ManagerOptions, Wait, WithError};
 use tenure::testing::{FakeCluster, ManualClock};
 
 use crate::acquiring::code;
@@ -19,6 +19,7 @@ over_both_transports!(
     guard_dropped_outside_a_runtime_releases,
     dropped_work_releases_the_lease,
     lost_guard_is_not_held,
+    guard_of_an_ended_grant_ignores_the_next_grant,
     work_is_not_polled_after_the_deadline,
 );
 
@@ -108,6 +109,24 @@ async fn lost_guard_is_not_held(world: &World) {
     assert_eq!(guard.release().await, Ok(false));
 }
 
+async fn guard_of_an_ended_grant_ignores_the_next_grant(world: &World) {
+    let holder = world.holder();
+    let guard = holder.manager.try_acquire("job").await.expect("the cluster answers").expect("the lease is free");
+    let (ended, stopping) = (guard.ended(), guard.stopping());
+    assert!(!ended.is_cancelled() && !stopping.is_cancelled());
+    world.remote().revoke(guard.name(), "").await.expect("the cluster answers");
+    assert_eq!(guard.check().await, Ok(false));
+    let lease = holder.manager.lease("job").expect("a valid name");
+    let next = lease.acquire(Wait::No).await.expect("the lease is free");
+    safety!(next > guard.token(), "{next} after {}", guard.token());
+    assert!(ended.is_cancelled() && stopping.is_cancelled());
+    assert!(guard.ended().is_cancelled() && guard.stopping().is_cancelled());
+    let worked = tokio::time::timeout(OPERATION, guard.while_held(std::future::pending::<()>())).await;
+    assert_eq!(worked, Ok(Err(Loss::Revoked)));
+    assert_eq!(guard.release().await, Ok(false));
+    assert_eq!(lease.token(), Some(next), "the old guard released the next grant");
+}
+
 /// A stopped process continues in the middle of its work. The keeper has not recorded the loss yet, so only the guard's
 /// check of the clock stops the next poll.
 async fn work_is_not_polled_after_the_deadline(world: &World) {
@@ -160,4 +179,21 @@ async fn wait_for_a_guard_and_in_the_queue_is_one_wait() {
     cluster.clock().advance(Duration::from_millis(200));
     let ended = tokio::time::timeout(OPERATION, next).await.expect("the wait is over").expect("no panic");
     assert_eq!(code(&ended.expect_err("another holder has the lease")), Some(Code::WaitTimeout));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_the_wait_for_another_guard() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let lease = manager.lease("job").expect("a valid name");
+    let _guard = lease.guard(Wait::No).await.expect("the lease is free");
+    let waiting = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.guard(Wait::UpTo(LONG)).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    assert!(manager.shutdown().await.is_empty());
+    let ended = tokio::time::timeout(LONG / 2, waiting).await.expect("the wait has ended").expect("no panic");
+    assert_eq!(ended, Err(CallError::ShutDown));
 }

@@ -45,8 +45,11 @@ pub struct Link {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Withheld {
+    /// The requests, and not their answers.
+    renewal_requests: bool,
     renewals: bool,
     hand_overs: bool,
+    releases: bool,
 }
 
 /// What becomes of a release whose answer is lost.
@@ -132,6 +135,7 @@ impl Coordinator for Link {
             if self.loses_next_renewal.swap(false, Ordering::SeqCst) {
                 return Err(CallError::Unavailable("the connection is refused".to_owned()));
             }
+            self.wait_for_answer(|withheld| withheld.renewal_requests).await;
             let mut answer = self.cluster.renew(batch, budget).await;
             if self.empties_next.swap(false, Ordering::SeqCst) {
                 answer.as_mut().expect("the cluster answers").results.clear();
@@ -149,7 +153,11 @@ impl Coordinator for Link {
             let lost = self.lost_releases.lock().expect("not poisoned").pop();
             let claim = Acquire::new(release.holder.clone());
             match lost {
-                None => return self.cluster.release(name, release, budget).await,
+                None => {
+                    let answer = self.cluster.release(name, release, budget).await;
+                    self.wait_for_answer(|withheld| withheld.releases).await;
+                    return answer;
+                }
                 Some(Fate::CarriedOut) => _ = self.cluster.release(name, release, budget).await,
                 Some(Fate::NotCarriedOut) => {}
                 Some(Fate::Revoked) => self.cluster.lose(name.as_str(), Loss::Revoked),
@@ -434,7 +442,7 @@ async fn answered_renewal_does_not_end_a_hand_overs_pause() {
         let (lease, next) = (link.lease(), link.lease());
         lease.acquire(Wait::No).await.expect("the lease is free");
         link.empties_next.store(renewal_fails, Ordering::SeqCst);
-        link.withheld.send_replace(Withheld { renewals: true, hand_overs: true });
+        link.withheld.send_replace(Withheld { renewals: true, hand_overs: true, ..Withheld::default() });
         link.cluster.clock().advance(TTL * 2 / 5);
         until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
         let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
@@ -448,7 +456,7 @@ async fn answered_renewal_does_not_end_a_hand_overs_pause() {
             assert_eq!(local, (false, None, None), "the next holder has the lease; renewal fails: {renewal_fails}");
         };
         assert_one_holder();
-        link.withheld.send_replace(Withheld { renewals: false, hand_overs: true });
+        link.withheld.send_replace(Withheld { hand_overs: true, ..Withheld::default() });
         until("the renewal is answered", || link.renewals.load(Ordering::SeqCst) > 0).await;
         for _ in 0..100 {
             assert_one_holder();
@@ -530,4 +538,57 @@ async fn renewal_takes_at_most_a_third_of_its_shortest_ttl() {
         until("a renewal is sent", || sent().is_some()).await;
         assert_eq!(sent(), Some((ttls.len(), Duration::from_millis(expected_ms))), "{ttls:?}");
     }
+}
+
+/// The cluster applies the hand-over before the renewal, and the renewal is answered first.
+#[tokio::test]
+async fn renewal_that_is_refused_by_a_hand_over_is_no_loss() {
+    let link = Link::new();
+    let (lease, next) = (link.lease(), link.lease());
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    let losses = Arc::new(AtomicUsize::new(0));
+    let counted = losses.clone();
+    lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
+    link.withheld.send_replace(Withheld { renewal_requests: true, hand_overs: true, ..Withheld::default() });
+    link.cluster.clock().advance(TTL * 2 / 5);
+    until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
+    let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
+    let handing_over = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.hand_over(None).await }
+    });
+    waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+    link.withheld.send_replace(Withheld { hand_overs: true, ..Withheld::default() });
+    until("the renewal is answered", || link.renewals.load(Ordering::SeqCst) > 0).await;
+    for _ in 0..100 {
+        assert!(!lease.is_held());
+        tokio::task::yield_now().await;
+    }
+    link.withheld.send_replace(Withheld::default());
+    assert_eq!(handing_over.await.expect("no panic"), Ok(true));
+    assert_eq!((lease.state(), losses.load(Ordering::SeqCst)), (HoldState::Released { token }, 0));
+}
+
+/// The acquire first releases the grant that the local clock ended. The shutdown ends before the answer to that release.
+#[tokio::test]
+async fn no_claim_is_sent_after_a_shutdown() {
+    let link = Link::new();
+    let manager = link.manager();
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    link.cluster.clock().advance(TTL * 995 / 1000);
+    until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
+    link.withheld.send_replace(Withheld { releases: true, ..Withheld::default() });
+    let acquiring = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(Wait::No).await }
+    });
+    until("the release is sent", || link.releases.load(Ordering::SeqCst) > 0).await;
+    let claims = link.claims.load(Ordering::SeqCst);
+    // Without a time limit, a shutdown that waits for the acquire would wait for this test.
+    let failed = tokio::time::timeout(Duration::from_secs(5), manager.shutdown()).await;
+    assert_eq!(failed, Ok(Vec::new()));
+    link.withheld.send_replace(Withheld::default());
+    assert_eq!(acquiring.await.expect("no panic"), Err(CallError::ShutDown));
+    assert_eq!(link.claims.load(Ordering::SeqCst), claims, "a claim was sent");
 }

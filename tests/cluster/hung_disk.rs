@@ -78,3 +78,30 @@ async fn leader_serves_after_it_has_applied_an_entry_of_its_term() {
     assert_eq!(cluster.node(1).health().not_ready, None);
     cluster.shutdown().await;
 }
+
+/// Raft's core waits for the disk during a purge. With these timings, the node still leads when the transfer begins.
+#[tokio::test(start_paused = true)]
+async fn disk_that_hangs_in_a_purge_is_reported() {
+    let mut timings = RaftTimings::wan();
+    (timings.snapshot_every, timings.snapshot_keep) = (300, 0);
+    let cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let (node, disk) = (cluster.node(leader).clone(), cluster.disk(leader));
+    let purged = disk.log_bounds().0;
+    cluster.hang_disk(leader);
+    let writes = tokio::spawn(async move {
+        for number in 0.. {
+            let _ = ask(&node, acquire(&format!("job-{number}"), "a", 60_000, None)).await;
+        }
+    });
+    let purge = async {
+        while disk.log_bounds().0 == purged {
+            disk.sync();
+            disk.wait_unsynced().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(600), purge).await.expect("the snapshot purges the log");
+    let failed = tokio::time::timeout(Duration::from_secs(60), cluster.node(leader).wait_failed()).await;
+    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
+    writes.abort();
+}

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -48,24 +49,23 @@ impl Folder {
         Ok(self.backups()?.iter().filter_map(|name| self.time_ms(name)).max())
     }
 
-    /// Removes the oldest backups above the number to keep, and abandoned temporary files.
+    /// Removes the oldest backups above the number to keep, and abandoned temporary files. A file that cannot be removed
+    /// does not keep the others. Returns the first error at the end.
     pub fn prune(&self) -> io::Result<()> {
         let mut backups = self.backups()?;
         backups.sort();
         let excess = backups.len().saturating_sub(self.keep);
-        for name in &backups[..excess] {
-            fs::remove_file(self.dir.join(name))?;
-        }
+        let mut removed: Vec<io::Result<()>> =
+            backups[..excess].iter().map(|name| fs::remove_file(self.dir.join(name))).collect();
         for item in fs::read_dir(&self.dir)? {
             let item = item?;
             let name = item.file_name().to_string_lossy().into_owned();
-            let is_partial = name.ends_with(".partial") && name.starts_with(&format!("{}-", self.cluster));
-            let age = item.metadata()?.modified()?.elapsed().unwrap_or_default();
-            if is_partial && age > ABANDONED_AFTER {
-                fs::remove_file(item.path())?;
+            if name.ends_with(".partial") && name.starts_with(&format!("{}-", self.cluster)) {
+                removed.push(remove_if_abandoned(&item.path()));
             }
         }
-        Ok(())
+        // Another process may prune the same folder.
+        removed.into_iter().find(|removed| removed.as_ref().is_err_and(|why| why.kind() != NotFound)).unwrap_or(Ok(()))
     }
 
     /// The names of all backups of this cluster.
@@ -104,6 +104,11 @@ impl Folder {
     }
 }
 
+fn remove_if_abandoned(file: &Path) -> io::Result<()> {
+    let age = fs::metadata(file)?.modified()?.elapsed().unwrap_or_default();
+    if age > ABANDONED_AFTER { fs::remove_file(file) } else { Ok(()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +141,20 @@ mod tests {
             ]
         );
         assert!(names.iter().all(|name| folder.dir().join(name).exists()), "other files stay");
+    }
+
+    #[test]
+    fn backup_that_cannot_be_removed_does_not_keep_the_others() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 1 }, "a");
+        let file = |index| folder.file(Position { term: 2, index }, AT_MS);
+        fs::create_dir(file(9)).expect("created");
+        for index in [10, 11, 12] {
+            fs::write(file(index), "").expect("written");
+        }
+        std::os::unix::fs::symlink("nowhere", dir.path().join("foreign")).expect("created");
+        let error = folder.prune().expect_err("a folder is no file");
+        assert_ne!(error.kind(), NotFound, "{error}");
+        assert_eq!([9, 10, 11, 12].map(|index| file(index).exists()), [true, false, false, true]);
     }
 }

@@ -147,6 +147,11 @@ impl MembershipView {
             MemberChange::Remove { id, force } => self.remove(*id, *force),
             MemberChange::Replace { old, new } => {
                 let (old, new) = (self.member(*old)?, self.member(*new)?);
+                if old.id == new.id {
+                    // Below, a voter as the new node means that an earlier replacement is to be completed.
+                    let why = "cannot replace itself: replace it with a new member, or restore its data";
+                    return Err(refused(format!("node {} {why}", old.id)));
+                }
                 if old.role == Role::Learner {
                     return Err(refused(format!("node {} is not a voter: remove it instead", old.id)));
                 }
@@ -438,6 +443,13 @@ mod tests {
         assert_eq!(step(&one_down, &remove(4)), Ok(Step::Make(MembershipChange::Remove(4))), "a learner has no vote");
         let lagging = with(2, |voter| voter.state = MemberState::Lagging);
         assert_refused(&lagging, &remove(3), "only 1 of 2 voters would be healthy");
+    }
+
+    #[test]
+    fn member_does_not_replace_itself() {
+        for id in [1, 3] {
+            assert_refused(&view(), &MemberChange::Replace { old: id, new: id }, "cannot replace itself");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
 use super::handle::RaftHandle;
@@ -44,7 +44,7 @@ pub(super) struct Transfers {
     /// The last term in which a transfer began, or `u64::MAX` while the term is unknown.
     term: Arc<AtomicU64>,
     /// Held during a transfer. With two transfers at once, openraft would make both targets stand for election.
-    in_progress: Mutex<()>,
+    in_progress: Arc<Mutex<()>>,
 }
 
 impl Transfers {
@@ -84,14 +84,10 @@ impl<S: Storage> RaftHandle<S> {
     /// Transfers leadership to a voter, and waits until another node leads. Otherwise as
     /// [`transfer_leadership`](Self::transfer_leadership).
     pub async fn transfer_leadership_to(&self, to: NodeId, timeout: Duration) -> Result<NodeId, TransferError> {
-        let _in_progress = self.transfers.in_progress.lock().await;
-        if self.metrics.borrow_watched().state != ServerState::Leader {
-            return Err(TransferError::NotLeader);
-        }
         let deadline = Instant::now() + timeout;
         // Raft's core does not respond while it waits for the disk.
         let begun = tokio::time::timeout_at(deadline, self.begin_transfer(to)).await;
-        begun.unwrap_or(Err(TransferError::NotTaken { to, timeout }))?;
+        let _in_progress = begun.unwrap_or(Err(TransferError::NotTaken { to, timeout }))?;
         while Instant::now() < deadline {
             match self.leadership().leader {
                 Some(leader) if leader != self.node => return Ok(leader),
@@ -101,7 +97,12 @@ impl<S: Storage> RaftHandle<S> {
         Err(TransferError::NotTaken { to, timeout })
     }
 
-    async fn begin_transfer(&self, to: NodeId) -> Result<(), TransferError> {
+    /// Returns the lock of the transfer. If the future is dropped in between, the lock is free when the transfer has begun.
+    async fn begin_transfer(&self, to: NodeId) -> Result<OwnedMutexGuard<()>, TransferError> {
+        let in_progress = self.transfers.in_progress.clone().lock_owned().await;
+        if self.metrics.borrow_watched().state != ServerState::Leader {
+            return Err(TransferError::NotLeader);
+        }
         let (raft, term) = (self.raft.clone(), self.transfers.term.clone());
         // This must complete: the stored term stays unknown until the last step.
         let begin = async move {
@@ -109,7 +110,7 @@ impl<S: Storage> RaftHandle<S> {
             raft.trigger().transfer_leader(to).await?;
             let now = raft.with_raft_state(|state| state.vote_ref().leader_id.term).await?;
             term.store(now, Ordering::SeqCst);
-            Ok(())
+            Ok(in_progress)
         };
         run_to_completion(begin).await.map_err(|_: openraft::errors::Fatal<_>| TransferError::NotLeader)
     }

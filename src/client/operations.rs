@@ -74,8 +74,8 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
         // new work must get a new token.
         send_release(shared, hold, token).await?;
     }
-    // A shutdown that begins after this check waits for the claim. A shutdown before it, perhaps during the release
-    // above, has ended: nothing would resolve the claim.
+    // A shutdown that begins after this check waits for the claim. One that began before it, perhaps during the release
+    // above, may have ended: nothing would resolve the claim.
     let in_flight = shared.claims.token();
     if shared.closing.is_cancelled() {
         return Err(CallError::ShutDown);

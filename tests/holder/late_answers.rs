@@ -107,6 +107,23 @@ impl Link {
         is_waiting(&self.cluster, lease).await
     }
 
+    /// Sends a renewal and a hand-over to `next`, and returns when `next` has the lease. The test withholds both answers.
+    async fn hand_over_during_a_renewal(
+        &self,
+        lease: &Lease,
+        next: &Lease,
+    ) -> tokio::task::JoinHandle<Result<bool, CallError>> {
+        self.cluster.clock().advance(TTL * 2 / 5);
+        until("the renewal is sent", || !self.sent_renewals.lock().expect("no panic").is_empty()).await;
+        let waiting = wait_in_queue(&self.cluster, next, TTL).await;
+        let handing_over = tokio::spawn({
+            let lease = lease.clone();
+            async move { lease.hand_over(None).await }
+        });
+        waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+        handing_over
+    }
+
     fn carry_answer(&self) {
         self.cluster.clock().advance(Duration::from_millis(self.delay_ms.swap(0, Ordering::SeqCst)));
     }
@@ -443,14 +460,7 @@ async fn answered_renewal_does_not_end_a_hand_overs_pause() {
         lease.acquire(Wait::No).await.expect("the lease is free");
         link.empties_next.store(renewal_fails, Ordering::SeqCst);
         link.withheld.send_replace(Withheld { renewals: true, hand_overs: true, ..Withheld::default() });
-        link.cluster.clock().advance(TTL * 2 / 5);
-        until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
-        let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
-        let handing_over = tokio::spawn({
-            let lease = lease.clone();
-            async move { lease.hand_over(None).await }
-        });
-        waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+        let handing_over = link.hand_over_during_a_renewal(&lease, &next).await;
         let assert_one_holder = || {
             let local = (lease.is_held(), lease.token(), lease.remaining());
             assert_eq!(local, (false, None, None), "the next holder has the lease; renewal fails: {renewal_fails}");
@@ -550,14 +560,7 @@ async fn renewal_that_is_refused_by_a_hand_over_is_no_loss() {
     let counted = losses.clone();
     lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
     link.withheld.send_replace(Withheld { renewal_requests: true, hand_overs: true, ..Withheld::default() });
-    link.cluster.clock().advance(TTL * 2 / 5);
-    until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
-    let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
-    let handing_over = tokio::spawn({
-        let lease = lease.clone();
-        async move { lease.hand_over(None).await }
-    });
-    waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+    let handing_over = link.hand_over_during_a_renewal(&lease, &next).await;
     link.withheld.send_replace(Withheld { hand_overs: true, ..Withheld::default() });
     until("the renewal is answered", || link.renewals.load(Ordering::SeqCst) > 0).await;
     for _ in 0..100 {

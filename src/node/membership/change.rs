@@ -149,7 +149,7 @@ impl MembershipView {
                 let (old, new) = (self.member(*old)?, self.member(*new)?);
                 if old.id == new.id {
                     // Below, a voter as the new node means that an earlier replacement is to be completed.
-                    let why = "cannot replace itself: replace it with a new member, or restore its data";
+                    let why = "cannot replace itself: add a member with a new id, and replace it with that one";
                     return Err(refused(format!("node {} {why}", old.id)));
                 }
                 if old.role == Role::Learner {

@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 
 use super::duration;
 use super::failure::Failure;
-use crate::api::Problem;
+use crate::api::{Code, Problem};
 use crate::config::{Config, NodeEntry};
 use crate::peer;
 use crate::tls::{ClientTls, TlsError};
@@ -36,9 +36,12 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 The command sends one request to the listener of the node on this machine, with the certificate of the node. It needs no \
 access token.
 
+A node is alive unless it answers that it has failed, or does not answer. A refused certificate is an answer. To be \
+ready, the node must accept the certificate, and its own one must be valid.
+
 Exit codes:
   0  yes
-  1  a certificate cannot be read
+  1  a certificate cannot be read (`ready` only)
   2  the command line or the configuration file is invalid
   4  no, or no answer in time (stderr has the reason)")]
 pub struct Arguments {
@@ -68,7 +71,12 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&path)?;
     let no_node = || Failure::Usage(format!("{} has no node {node}", path.display()));
     let entry = config.node(node).ok_or_else(no_node)?;
-    let tls = certificates(&config, entry).map_err(|error| Failure::Other(error.into()))?;
+    let tls = match (certificates(&config, entry), check) {
+        (Ok(tls), _) => tls,
+        // A running node goes on with its earlier certificates.
+        (Err(_), Check::Live) => Some(ClientTls::default()),
+        (Err(error), Check::Ready) => return Err(Failure::Other(error.into())),
+    };
     let late = |_| Failure::Unavailable(format!("node {node} did not answer within {limit:?}"));
     timeout(limit, ask(entry, check, tls.as_ref())).await.map_err(late)?.map_err(Failure::Unavailable)
 }
@@ -91,12 +99,29 @@ async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result
     };
     let stream = peer::connect_any(all).await.map_err(|error| format!("{address}: {error}"))?;
     let at = stream.peer_addr().map_err(|error| format!("{address}: {error}"))?;
-    let (status, body) = send(stream, host, path, tls).await.map_err(|error| format!("{at}: {error}"))?;
+    let (status, body) = match (send(stream, host, path, tls).await, check) {
+        (Ok(answer), _) => answer,
+        // The process has accepted the connection and then ended it: for example, a certificate has expired, or the node
+        // has too many connections. A restart would help against neither.
+        (Err(error), Check::Live) => {
+            eprintln!("{at}: the node is alive, but refused the request: {error}");
+            return Ok(());
+        }
+        (Err(error), Check::Ready) => return Err(format!("{at}: {error}")),
+    };
     if status.is_success() {
         return Ok(());
     }
-    let why = serde_json::from_slice(&body).map_or_else(|_| status.to_string(), |problem: Problem| problem.detail);
-    Err(format!("{at}{path}: {why}"))
+    let problem: Option<Problem> = serde_json::from_slice(&body).ok();
+    let has_failed = problem.as_ref().is_some_and(|problem| problem.code == Code::Failed);
+    let why = problem.map_or_else(|| status.to_string(), |problem| problem.detail);
+    match check {
+        Check::Live if !has_failed => {
+            eprintln!("{at}{path}: the node is alive, but refused the request: {why}");
+            Ok(())
+        }
+        Check::Live | Check::Ready => Err(format!("{at}{path}: {why}")),
+    }
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -147,7 +172,59 @@ async fn bound(address: &str) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    fn entry(address: SocketAddr) -> NodeEntry {
+        let [http, listen_http] = [(); 2].map(|()| address.to_string());
+        NodeEntry { id: 1, http, listen_http, peer: String::new(), listen_peer: String::new(), data: PathBuf::new() }
+    }
+
+    /// The results of both checks at a node that sends this response to each request and closes the connection.
+    async fn checks(response: String) -> [Result<(), String>; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let entry = entry(listener.local_addr().expect("it is bound"));
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream.write_all(response.as_bytes()).await;
+            }
+        });
+        let results = [ask(&entry, Check::Live, None).await, ask(&entry, Check::Ready, None).await];
+        serving.abort();
+        results
+    }
+
+    #[tokio::test]
+    async fn node_is_alive_unless_it_says_that_it_has_failed() {
+        let response = |status: &str, body: &str| {
+            format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+        };
+        let problem = |code| serde_json::to_string(&Problem::new(code, "the reason")).expect("plain values");
+        let full = response("503 Service Unavailable", &problem(Code::NotReady));
+        for answer in [String::new(), full, response("400 Bad Request", "")] {
+            let [live, ready] = checks(answer.clone()).await;
+            assert!(live.is_ok() && ready.is_err(), "{answer}: {live:?}, {ready:?}");
+        }
+        for result in checks(response("503 Service Unavailable", &problem(Code::Failed))).await {
+            let why = result.expect_err("the node has failed");
+            assert!(why.ends_with(": the reason"), "{why}");
+        }
+        for result in checks(response("200 OK", "{}")).await {
+            assert_eq!(result, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn node_without_a_listener_is_not_alive() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        drop(listener);
+        assert!(ask(&entry(address), Check::Live, None).await.is_err());
+    }
 
     #[tokio::test]
     async fn listener_of_all_addresses_is_reached_at_loopback() {

@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, NODES, SOON};
 use crate::commands::CommandOutput;
 use crate::process::tenure;
 use crate::steady::strict;
-use crate::tls::{SETTINGS, make_certificates};
+use crate::tls::{SETTINGS, make_certificates, replace_certificate};
 
 strict!(probe_tells_a_live_node_from_a_ready_one);
 
@@ -64,4 +64,12 @@ async fn probe_tells_a_live_node_from_a_ready_one() {
     std::fs::remove_file(cluster.folder().join("tls/node-3.key")).expect("a file");
     let without_key = probe(&cluster, "ready", "3");
     assert_eq!(without_key.code, Some(1), "{without_key:?}");
+    succeeds(&cluster, "live", "3").await;
+
+    cluster.kill(2);
+    replace_certificate(&cluster, 2, rcgen::date_time_ymd(2021, 1, 1));
+    cluster.launch(2);
+    succeeds(&cluster, "live", "2").await;
+    let expired = probe(&cluster, "ready", "2");
+    assert_eq!(expired.code, Some(4), "{expired:?}");
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustls::client::ResolvesClientCert;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WantsClientCert, WebPkiServerVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme, WantsVerifier};
 
 use super::certificate;
 use super::{TlsError, provider};
 
-/// The client reads its certificate again if a new connection needs it after this time.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
+/// The client reads its files again if a new connection needs them after this time.
+pub(super) const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The certificates of an HTTP client: the CAs that it trusts, and its own certificate if it has one.
 #[derive(Clone, Debug)]
@@ -22,7 +24,7 @@ pub struct ClientTls(ClientConfig);
 /// Trusts no CA.
 impl Default for ClientTls {
     fn default() -> ClientTls {
-        ClientTls(trusting(RootCertStore::empty()).with_no_client_auth())
+        ClientTls(builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth())
     }
 }
 
@@ -32,20 +34,21 @@ impl ClientTls {
         let mut roots = RootCertStore::empty();
         // A certificate that cannot be parsed is skipped. Without any, each connection fails with the reason.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        ClientTls(trusting(roots).with_no_client_auth())
+        ClientTls(builder().with_root_certificates(roots).with_no_client_auth())
     }
 
-    /// Trusts the CAs of a PEM file, and presents no certificate.
+    /// Trusts the CAs of a PEM file, and presents no certificate. The client reads the file again when it changes; it
+    /// keeps the old CAs if the new file is invalid.
     ///
     /// # Errors
     ///
     /// The file cannot be read or is invalid.
     pub fn trusting(ca: impl AsRef<Path>) -> Result<ClientTls, TlsError> {
-        Ok(ClientTls(trusting(read_roots(ca.as_ref())?).with_no_client_auth()))
+        Ok(ClientTls(trusting(ca.as_ref())?.with_no_client_auth()))
     }
 
-    /// Trusts the CAs of a PEM file, and presents a certificate. The client reads the files of the certificate again
-    /// when they change; it keeps the old one if the new one is invalid.
+    /// Trusts the CAs of a PEM file, and presents a certificate. The client reads the files again when they change;
+    /// it keeps the old content if the new one is invalid.
     ///
     /// # Errors
     ///
@@ -56,10 +59,9 @@ impl ClientTls {
         key: impl AsRef<Path>,
     ) -> Result<ClientTls, TlsError> {
         let (cert, key) = (cert.as_ref().to_owned(), key.as_ref().to_owned());
-        let current = read_certified(&cert, &key)?;
-        let resolver = CertificateFiles { cert, key, current: Mutex::new((Instant::now(), Arc::new(current))) };
-        let config = trusting(read_roots(ca.as_ref())?);
-        Ok(ClientTls(config.with_client_cert_resolver(Arc::new(resolver))))
+        let current = Reloaded::new(read_certified(&cert, &key)?);
+        let resolver = CertificateFiles { cert, key, current };
+        Ok(ClientTls(trusting(ca.as_ref())?.with_client_cert_resolver(Arc::new(resolver))))
     }
 
     pub(crate) fn config(&self) -> ClientConfig {
@@ -67,13 +69,23 @@ impl ClientTls {
     }
 }
 
-fn trusting(roots: RootCertStore) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+fn builder() -> ConfigBuilder<ClientConfig, WantsVerifier> {
     let builder = ClientConfig::builder_with_provider(provider());
-    builder.with_safe_default_protocol_versions().expect("the provider supports TLS 1.3").with_root_certificates(roots)
+    builder.with_safe_default_protocol_versions().expect("the provider supports TLS 1.3")
 }
 
-fn read_roots(ca: &Path) -> Result<RootCertStore, TlsError> {
-    certificate::roots(ca, &certificate::read(ca)?)
+fn trusting(ca: &Path) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+    let verifier = CaFile { current: Reloaded::new(read_verifier(ca)?), ca: ca.to_owned() };
+    Ok(builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+fn read_verifier(ca: &Path) -> Result<WebPkiServerVerifier, TlsError> {
+    let roots = certificate::roots(ca, &certificate::read(ca)?)?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+    // Nothing else has a reference to the new verifier.
+    verifier
+        .map(|verifier| Arc::into_inner(verifier).expect("one reference"))
+        .map_err(|error| TlsError::Invalid { path: ca.to_owned(), reason: error.to_string() })
 }
 
 fn read_certified(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
@@ -83,29 +95,97 @@ fn read_certified(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
         .map_err(|error| TlsError::Invalid { path: key.to_owned(), reason: error.to_string() })
 }
 
-/// The client's certificate, read again when it may have changed.
+/// A value from files, read again when they may have changed.
+#[derive(Debug)]
+struct Reloaded<T>(Mutex<Last<T>>);
+
+#[derive(Debug)]
+struct Last<T> {
+    read: Instant,
+    valid: Arc<T>,
+}
+
+impl<T> Reloaded<T> {
+    fn new(value: T) -> Reloaded<T> {
+        Reloaded(Mutex::new(Last { read: Instant::now(), valid: Arc::new(value) }))
+    }
+
+    /// The last valid value.
+    fn current(&self, read: impl FnOnce() -> Result<T, TlsError>) -> Arc<T> {
+        let mut last = self.0.lock();
+        if last.read.elapsed() >= RELOAD_INTERVAL {
+            last.read = Instant::now();
+            match read() {
+                Ok(value) => last.valid = Arc::new(value),
+                Err(error) => tracing::warn!(%error, "a new file is invalid: the client keeps the old content"),
+            }
+        }
+        last.valid.clone()
+    }
+}
+
+/// The client's certificate.
 #[derive(Debug)]
 struct CertificateFiles {
     cert: PathBuf,
     key: PathBuf,
-    /// The time of the last read, and the last valid certificate.
-    current: Mutex<(Instant, Arc<CertifiedKey>)>,
+    current: Reloaded<CertifiedKey>,
 }
 
 impl ResolvesClientCert for CertificateFiles {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        let mut current = self.current.lock();
-        if current.0.elapsed() >= RELOAD_INTERVAL {
-            current.0 = Instant::now();
-            match read_certified(&self.cert, &self.key) {
-                Ok(certified) => current.1 = Arc::new(certified),
-                Err(error) => tracing::warn!(%error, "the new certificate is invalid: the client keeps the old one"),
-            }
-        }
-        Some(current.1.clone())
+        Some(self.current.current(|| read_certified(&self.cert, &self.key)))
     }
 
     fn has_certs(&self) -> bool {
         true
+    }
+}
+
+/// Checks the certificates of nodes against the CAs of a file.
+#[derive(Debug)]
+struct CaFile {
+    ca: PathBuf,
+    current: Reloaded<WebPkiServerVerifier>,
+}
+
+impl CaFile {
+    fn verifier(&self) -> Arc<WebPkiServerVerifier> {
+        self.current.current(|| read_verifier(&self.ca))
+    }
+}
+
+impl ServerCertVerifier for CaFile {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verifier().verify_server_cert(certificate, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier().verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier().verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier().supported_verify_schemes()
     }
 }

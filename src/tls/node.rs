@@ -12,6 +12,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use tokio::net::TcpStream;
@@ -82,6 +83,8 @@ struct Loaded {
     http: Arc<ServerConfig>,
     /// For nodes.
     peer: Arc<ServerConfig>,
+    /// Checks the certificates of other nodes that connect.
+    peers: Arc<dyn ClientCertVerifier>,
 }
 
 /// The certificate that a node presented, with a valid signature of the CA.
@@ -116,7 +119,11 @@ impl NodeTls {
     /// the node. An expired certificate is no error: the node starts and logs it.
     pub fn load(settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<NodeTls, TlsError> {
         let settings = settings.of_node(node);
-        let loaded = Loaded::read(&settings, cluster, node)?;
+        let loaded = Loaded::new(CertificateFiles::read(&settings)?, &settings, cluster, node)?;
+        if let Err(error) = loaded.check_chain() {
+            let (cert, ca) = (settings.cert.display(), settings.ca.display());
+            tracing::error!(node, %cert, %ca, error, "nodes that trust the CAs of this node refuse its certificate");
+        }
         let current = RwLock::new(Arc::new(loaded));
         let tls = NodeTls(Arc::new(CertificateState {
             settings,
@@ -181,7 +188,16 @@ impl NodeTls {
         let CertificateState { settings, cluster, node, .. } = &*self.0;
         let read = CertificateFiles::read(settings).and_then(|files| match files == self.current().files {
             true => Ok(None),
-            false => Loaded::new(files, settings, cluster, *node).map(Some),
+            false => {
+                let loaded = Loaded::new(files, settings, cluster, *node)?;
+                match loaded.check_chain() {
+                    // Open connections would hide until the next restart that no node accepts the new certificate.
+                    Err(reason) if self.current().check_chain().is_ok() => {
+                        Err(TlsError::Invalid { path: settings.cert.clone(), reason })
+                    }
+                    _ => Ok(Some(loaded)),
+                }
+            }
         });
         match read {
             Ok(None) => self.0.watched.lock().failed = None,
@@ -312,10 +328,6 @@ impl CertificateFiles {
 }
 
 impl Loaded {
-    fn read(settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<Loaded, TlsError> {
-        Loaded::new(CertificateFiles::read(settings)?, settings, cluster, node)
-    }
-
     fn new(files: CertificateFiles, settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<Loaded, TlsError> {
         let invalid = |path: &PathBuf, reason: String| TlsError::Invalid { path: path.clone(), reason };
         let roots = Arc::new(certificate::roots(&settings.ca, &files.ca)?);
@@ -332,18 +344,44 @@ impl Loaded {
             let builder = if is_optional { builder.allow_unauthenticated() } else { builder };
             builder.build().map_err(|error| invalid(&settings.ca, error.to_string()))
         };
-        let server = |is_optional: bool| {
+        let peers = verifier(false)?;
+        let server = |verifier: Arc<dyn ClientCertVerifier>| {
             ServerConfig::builder_with_provider(provider())
                 .with_protocol_versions(settings.versions())
                 .expect("the provider supports these versions")
-                .with_client_cert_verifier(verifier(is_optional)?)
+                .with_client_cert_verifier(verifier)
                 .with_single_cert(chain.clone(), key.clone_key())
                 .map_err(|error| invalid(&settings.key, error.to_string()))
         };
-        let mut http = server(settings.client_cert == ClientCertificates::Optional)?;
+        let mut http = server(verifier(settings.client_cert == ClientCertificates::Optional)?)?;
         http.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let peer = Arc::new(server(false)?);
-        Ok(Loaded { files, contents, roots, chain, key, http: Arc::new(http), peer })
+        let peer = Arc::new(server(peers.clone())?);
+        Ok(Loaded { files, contents, roots, chain, key, http: Arc::new(http), peer, peers })
+    }
+
+    /// Checks whether a node with the same CAs accepts the certificate now, at both ends of a connection.
+    fn check_chain(&self) -> Result<(), String> {
+        let (certificate, intermediates) = self.chain.split_first().expect("there is at least one");
+        let now = UnixTime::now();
+        let algorithms = provider().signature_verification_algorithms.all;
+        ParsedCertificate::try_from(certificate)
+            .and_then(|parsed| {
+                verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)
+            })
+            .and_then(|()| self.peers.verify_client_cert(certificate, intermediates, now).map(drop))
+            .map_err(|error| {
+                // Without the current time, the log has each reason once.
+                let why = match error {
+                    rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { .. }) => {
+                        "it has expired".to_owned()
+                    }
+                    rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext { .. }) => {
+                        "it is not valid yet".to_owned()
+                    }
+                    other => other.to_string(),
+                };
+                format!("no node with the CAs of this node would accept it: {why}")
+            })
     }
 }
 

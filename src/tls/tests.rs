@@ -297,6 +297,43 @@ async fn changed_files_are_used_and_invalid_ones_are_not() {
     assert!(two.expires() < after, "the node looks again after an invalid file");
 }
 
+/// Its files are valid, and no other node would accept the certificate: after a restart the node would be alone.
+#[tokio::test]
+async fn changed_certificate_that_no_node_accepts_is_not_used() {
+    let (ca, stranger) = (Authority::new(), Authority::new());
+    let (one, two) = (ca.node("a", 1), ca.node("a", 2));
+    let before = two.expires();
+    let copy = || {
+        for file in ["node-2.pem", "node-2.key"] {
+            std::fs::copy(stranger.path(file), ca.path(file)).expect("writable");
+        }
+    };
+    stranger.issue("a", 2, 2098);
+    copy();
+    two.reload();
+    assert_eq!(two.expires(), before, "of another CA");
+    ca.issue("a", 2, 2020);
+    two.reload();
+    assert_eq!(two.expires(), before, "expired");
+    let (called, answered) = connect(&one, 2, &two).await;
+    assert!(called.is_ok() && answered.is_ok(), "{called:?} {answered:?}");
+    // The file of the CA arrives after the certificate.
+    copy();
+    two.reload();
+    std::fs::copy(stranger.path("ca.pem"), ca.path("ca.pem")).expect("writable");
+    two.reload();
+    assert!(two.expires() < before, "the new CA has signed it");
+    // From an expired certificate, each change is used.
+    let four = {
+        ca.issue("a", 4, 2020);
+        NodeTls::load(&ca.settings(), "a", 4).expect("an expired certificate loads")
+    };
+    ca.issue("a", 4, 2021);
+    let expired = four.expires();
+    four.reload();
+    assert!(four.expires() > expired);
+}
+
 /// A new CA is added to the file before its first certificates are issued.
 #[tokio::test]
 async fn changed_file_of_cas_is_used() {
@@ -340,4 +377,44 @@ async fn clients_present_certificates_if_the_node_requires_them() {
     }
     let missing: &Path = &ca.path("missing.pem");
     assert!(ClientTls::trusting(missing).is_err());
+}
+
+/// As after a change of the CA of the cluster: the client runs on, and its file has both CAs.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn client_reads_a_changed_file_of_cas() {
+    let (ca, next) = (Authority::new(), Authority::new());
+    for authority in [&ca, &next] {
+        let host = SanType::DnsName("localhost".try_into().expect("ASCII"));
+        let uri = SanType::URI(node_uri("a", 1).try_into().expect("ASCII"));
+        authority.write("node-1", vec![host, uri], 2099);
+        authority.write("client", vec![], 2099);
+    }
+    let path = ca.path("ca.pem");
+    let clients = [
+        ClientTls::trusting(&path).expect("valid"),
+        ClientTls::with_certificate(&path, ca.path("client.pem"), ca.path("client.key")).expect("valid"),
+    ];
+    let node = NodeTls::load(&next.settings().client_cert(ClientCertificates::Optional), "a", 1).expect("valid");
+    let connects = async |tls: &ClientTls| {
+        let (near, far) = tcp().await;
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls.config()));
+        let name = rustls::pki_types::ServerName::try_from("localhost").expect("valid");
+        let (connected, _) = tokio::join!(connector.connect(name, near), node.accept_client(far));
+        connected.is_ok()
+    };
+    for tls in &clients {
+        assert!(!connects(tls).await, "the file does not have the new CA yet");
+    }
+    let both = [&ca, &next].map(|ca| std::fs::read_to_string(ca.path("ca.pem")).expect("readable")).concat();
+    std::fs::write(&path, both).expect("writable");
+    tokio::time::sleep(client::RELOAD_INTERVAL).await;
+    for tls in &clients {
+        assert!(connects(tls).await, "the client has not read the file again");
+    }
+    std::fs::write(&path, "half a fi").expect("writable");
+    tokio::time::sleep(client::RELOAD_INTERVAL).await;
+    for tls in &clients {
+        assert!(connects(tls).await, "the client uses an invalid file");
+    }
 }

@@ -296,7 +296,14 @@ async fn new_certificates_are_used_without_a_restart() {
     assert_eq!(again.code, Some(0), "{again:?}");
 
     // A new CA signs all nodes and the client. The nodes use it after some seconds, and the old client is refused.
-    let old = client_tls(&cluster);
+    let running = client_tls(&cluster);
+    let files = ["ca.pem", "client.pem", "client.key"].map(|name| {
+        let copy = cluster.folder().join(format!("old-{name}"));
+        std::fs::copy(certificate(&cluster, name), &copy).expect("writable");
+        copy
+    });
+    let [ca, cert, key] = &files;
+    let old = ClientTls::with_certificate(ca, cert, key).expect("valid files");
     std::fs::remove_dir_all(cluster.folder().join("tls")).expect("removed");
     make_certificates(&cluster);
     for id in NODES {
@@ -305,6 +312,8 @@ async fn new_certificates_are_used_without_a_restart() {
     let endpoints: Endpoints = https(&cluster).parse().expect("valid endpoints");
     let seen = with_certificate(&cluster, "lease get job -o json").await.json();
     assert_eq!(seen["holder"], "a");
+    let seen = Remote::new(endpoints.clone()).with_tls(&running).cluster().await;
+    assert!(seen.is_ok(), "a running client reads its changed files again: {seen:?}");
     let refused = Remote::new(endpoints).with_tls(&old).with_timeout(Duration::from_secs(1)).cluster().await;
     assert!(refused.is_err(), "a client with a certificate of the old CA: {refused:?}");
     // The nodes connect again with the new certificates.

@@ -18,6 +18,10 @@ use crate::types::NodeId;
 /// How rustls begins the message about an alert of the other end, and about a certificate that this end refuses.
 const ALERT: &str = "received fatal alert: ";
 const UNTRUSTED: &str = "invalid peer certificate: ";
+/// How hyper ends the message about a connection that the other end closed before the request.
+const CLOSED: &str = "connection was not ready";
+/// Further connections to a node that closes them.
+const MORE_CONNECTIONS: usize = 3;
 /// Time between the two readings of a clock.
 pub const CLOCK_INTERVAL: Duration = Duration::from_secs(3);
 /// Answers for one reading. The fastest one counts.
@@ -217,7 +221,15 @@ impl Answers {
 /// Asks one node. After a first failure it asks nothing else, so that one timeout is enough, and that access control
 /// does not count many failed attempts.
 async fn ask(remote: &Remote) -> Answers {
-    let (cluster, version) = tokio::join!(remote.cluster(), remote.version());
+    let (mut cluster, mut version) = tokio::join!(remote.cluster(), remote.version());
+    // The node closed the connection before this client sent anything. If it refuses the certificate, its alert can come
+    // at the same moment, and the next connection shows it.
+    for _ in 0..MORE_CONNECTIONS {
+        if !matches!(&cluster, Err(CallError::Unavailable(why)) if why.ends_with(CLOSED)) {
+            break;
+        }
+        (cluster, version) = tokio::join!(remote.cluster(), remote.version());
+    }
     let version = version.map_err(NoAnswer::from);
     let cluster = match cluster {
         Ok(cluster) => cluster,

@@ -332,8 +332,8 @@ impl Access {
         permissions.any(|permission| permission.right.includes(right) && text.starts_with(&permission.prefix))
     }
 
-    /// Checks a change by a caller, as the leader.
-    pub fn check(&self, caller: &Caller, change: &AccessChange) -> Result<(), Denied> {
+    /// Checks a change by a caller, as the leader. `has_certificates`: a client can present a certificate.
+    pub fn check(&self, caller: &Caller, change: &AccessChange, has_certificates: bool) -> Result<(), Denied> {
         self.authorize(caller, &Need::Admin)?;
         self.check_change(change)?;
         let next = self.with(change);
@@ -343,7 +343,7 @@ impl Access {
                 let why = format!("after this change you could not undo it, because {denied}");
                 Denied::Refused(format!("{why}: use the credential of another principal with the right `admin`"))
             })?;
-            if !matches!(caller, Caller::Certificate(_)) && !next.has_lasting_admin() {
+            if !matches!(caller, Caller::Certificate(_)) && !next.has_lasting_admin(has_certificates) {
                 let why =
                     "after this change each token with the right `admin` expires, and then no administrator is left";
                 return Err(Denied::Refused(format!("{why}: create one without a ttl first")));
@@ -352,13 +352,14 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a principal with the right `admin` has a token that does not expire, or no token. One without a token uses a
-    /// certificate.
-    fn has_lasting_admin(&self) -> bool {
+    /// Whether a principal with the right `admin` has a token that does not expire, or uses a certificate because it has no
+    /// token.
+    fn has_lasting_admin(&self, has_certificates: bool) -> bool {
         let AccessState { principals, expiries, .. } = self.state();
         principals.iter().any(|(name, principal)| {
             let mut tokens = principal.tokens.keys();
-            self.may(name, Right::Admin, "") && (tokens.len() == 0 || tokens.any(|id| !expiries.contains_key(id)))
+            let uses_certificate = has_certificates && tokens.len() == 0;
+            self.may(name, Right::Admin, "") && (uses_certificate || tokens.any(|id| !expiries.contains_key(id)))
         })
     }
 

@@ -14,7 +14,7 @@ fn permission(right: Right, prefix: &str) -> PrefixRight {
 
 fn apply(access: &Access, changes: &[AccessChange]) -> Access {
     changes.iter().fold(access.clone(), |access, change| {
-        access.check(&Caller::Program, change).expect("valid");
+        access.check(&Caller::Program, change, true).expect("valid");
         access.with(change)
     })
 }
@@ -132,15 +132,15 @@ fn administrator_keeps_a_way_back() {
         principal("root", &[]),
         role("admin", &[(Right::Read, "")]),
     ] {
-        assert!(matches!(access.check(&root, &change), Err(Denied::Refused(_))), "{change:?}");
+        assert!(matches!(access.check(&root, &change, true), Err(Denied::Refused(_))), "{change:?}");
     }
-    assert_eq!(access.check(&root, &AccessChange::RemoveToken(hash(2).id())), Ok(()));
-    assert_eq!(access.check(&root, &AccessChange::Enable(false)), Ok(()));
+    assert_eq!(access.check(&root, &AccessChange::RemoveToken(hash(2).id()), true), Ok(()));
+    assert_eq!(access.check(&root, &AccessChange::Enable(false), true), Ok(()));
     let off = access.with(&AccessChange::Enable(false));
-    assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true)), Err(Denied::Refused(_))));
-    assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true)), Err(Denied::Refused(_))));
-    assert_eq!(off.check(&root, &AccessChange::Enable(true)), Ok(()));
-    let anonymous = off.check(&Caller::Anonymous, &AccessChange::RemovePrincipal(name("root")));
+    assert!(matches!(off.check(&Caller::Anonymous, &AccessChange::Enable(true), true), Err(Denied::Refused(_))));
+    assert!(matches!(off.check(&Caller::Token(hash(3)), &AccessChange::Enable(true), true), Err(Denied::Refused(_))));
+    assert_eq!(off.check(&root, &AccessChange::Enable(true), true), Ok(()));
+    let anonymous = off.check(&Caller::Anonymous, &AccessChange::RemovePrincipal(name("root")), true);
     assert_eq!(anonymous, Ok(()), "without access control, every caller may change it");
 }
 
@@ -148,15 +148,18 @@ fn administrator_keeps_a_way_back() {
 fn one_token_of_an_administrator_does_not_expire() {
     let access = apply(&guarded(), &[principal("second", &["admin"]), expiring_token("second", 8, 50)]);
     let second = Caller::Token(hash(8));
-    let refused = access.check(&second, &AccessChange::RemovePrincipal(name("root")));
+    let refused = access.check(&second, &AccessChange::RemovePrincipal(name("root")), true);
     assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("without a ttl")), "{refused:?}");
     let lasting = access.with(&token("second", 9));
-    assert_eq!(lasting.check(&second, &AccessChange::RemovePrincipal(name("root"))), Ok(()));
+    assert_eq!(lasting.check(&second, &AccessChange::RemovePrincipal(name("root")), true), Ok(()));
     // A certificate is a credential without a token.
     let certificate = Caller::Certificate(name("second"));
-    assert_eq!(access.check(&certificate, &AccessChange::RemovePrincipal(name("root"))), Ok(()));
+    assert_eq!(access.check(&certificate, &AccessChange::RemovePrincipal(name("root")), true), Ok(()));
     let third = access.with(&principal("third", &["admin"]));
-    assert_eq!(third.check(&second, &AccessChange::RemovePrincipal(name("root"))), Ok(()), "third has a certificate");
+    let with = third.check(&second, &AccessChange::RemovePrincipal(name("root")), true);
+    assert_eq!(with, Ok(()), "third has a certificate");
+    let without = third.check(&second, &AccessChange::RemovePrincipal(name("root")), false);
+    assert!(matches!(&without, Err(Denied::Refused(why)) if why.contains("without a ttl")), "{without:?}");
 }
 
 #[test]
@@ -184,10 +187,10 @@ fn changes_of_missing_things_are_refused() {
         token("missing", 5),
         AccessChange::RemoveToken(TokenId(5)),
     ] {
-        assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::NotFound(_))), "{change:?}");
+        assert!(matches!(access.check(&Caller::Program, &change, true), Err(Denied::NotFound(_))), "{change:?}");
     }
     for change in [AccessChange::RemoveRole(name("worker")), token("ci", 1), role("a", &[(Right::Admin, "jobs/")])] {
-        assert!(matches!(access.check(&Caller::Program, &change), Err(Denied::Refused(_))), "{change:?}");
+        assert!(matches!(access.check(&Caller::Program, &change, true), Err(Denied::Refused(_))), "{change:?}");
     }
     // Replicas apply also a change that is no longer valid.
     let state = access.with(&token("missing", 5));
@@ -209,15 +212,15 @@ fn state_and_change_are_bounded() {
         role: name("many"),
         permissions: (0..count).map(|number| permission(Right::Read, &format!("{long}{number}"))).collect(),
     };
-    assert_eq!(Access::default().check(&Caller::Program, &many(300)), Ok(()));
-    let refused = Access::default().check(&Caller::Program, &many(400));
+    assert_eq!(Access::default().check(&Caller::Program, &many(300), true), Ok(()));
+    let refused = Access::default().check(&Caller::Program, &many(400), true);
     assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("at most 65536")), "{refused:?}");
     let mut access = Access::default();
     let mut roles = 0;
     let refused = loop {
         let AccessChange::SetRole { permissions, .. } = many(300) else { panic!("a role") };
         let change = AccessChange::SetRole { role: name(&format!("role-{roles}")), permissions };
-        match access.check(&Caller::Program, &change) {
+        match access.check(&Caller::Program, &change, true) {
             Ok(()) => access = access.with(&change),
             Err(refused) => break refused,
         }
@@ -240,9 +243,9 @@ fn expiry_ends_with_its_token() {
     let removed = removed.with(&AccessChange::RemovePrincipal(name("root")));
     assert_eq!(removed.expired(u64::MAX), []);
     let unknown = expiring_token("missing", 6, 1);
-    assert!(matches!(access.check(&Caller::Program, &unknown), Err(Denied::NotFound(_))));
+    assert!(matches!(access.check(&Caller::Program, &unknown, true), Err(Denied::NotFound(_))));
     assert_eq!(access.with(&unknown).expired(u64::MAX).len(), 2, "a change without its principal adds nothing");
-    let twice = access.check(&Caller::Program, &expiring_token("ci", 4, 99));
+    let twice = access.check(&Caller::Program, &expiring_token("ci", 4, 99), true);
     assert!(matches!(twice, Err(Denied::Refused(_))), "{twice:?}");
 }
 

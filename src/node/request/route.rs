@@ -382,10 +382,11 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             let level = if has_expiry { FeatureLevel::TOKEN_EXPIRY } else { FeatureLevel::ACCESS_CONTROL };
             let required = self.require_level(leader_term.term, level).await;
             required.map_err(|reason| refused(Denied::Refused(reason)))?;
-            if self.access().check(caller, &change).is_err() {
+            let check = || self.access().check(caller, &change, self.tls.is_some());
+            if check().is_err() {
                 // A node that no longer leads has an old state. It must not refuse a change because of it.
                 self.confirm_leadership(leader_term).boxed().await?;
-                self.access().check(caller, &change).map_err(refused)?;
+                check().map_err(refused)?;
             }
             let (raft, term, proposal) = (self.raft.clone(), leader_term.term, Proposal::access(&change));
             // The entry can be applied after its client has left, so the next change waits for it, too.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::FromRequestParts;
+use axum::http::HeaderValue;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use metrics::{Counter, counter};
@@ -54,6 +55,10 @@ impl FromRequestParts<App> for Credentials {
         let address = peer.map(|peer| peer.address);
         let needs_token = app.settings.require_identity == Some(true) && !peer.is_some_and(|peer| peer.has_certificate);
         let Some(header) = parts.headers.get(AUTHORIZATION) else {
+            if is_change_by_another_site(parts) {
+                let detail = "a web page of another site sent this request without an access token";
+                return Err(ProblemResponse::new(Code::Forbidden, detail));
+            }
             if needs_token {
                 Credentials { caller: Caller::Anonymous, address }.identify(app)?;
             }
@@ -92,6 +97,13 @@ impl FromRequestParts<App> for Credentials {
             }
         }
     }
+}
+
+/// Whether a page of another site asked the browser for a change. The browser adds the user's certificate to it, and asks
+/// the node for permission first only if the request has a body in JSON.
+fn is_change_by_another_site(parts: &Parts) -> bool {
+    let site = parts.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    !parts.method.is_safe() && site.is_some_and(|site| site != b"same-origin" && site != b"none")
 }
 
 impl Credentials {
@@ -163,15 +175,24 @@ impl Credentials {
     /// Writes a line of the audit log for a change or a backup, and for any request that access control refuses.
     /// A request that this node serves itself has no response.
     pub fn audit(&self, node: &Node, request: &Audited, result: Result<Option<&Response>, &RequestError>) {
-        let access = node.access_state();
-        if !access.is_enabled() && !request.is_access {
-            return;
-        }
         let refusal = |response: &Response| service::refusal_code(&response.answer);
         let outcome = match result {
             Ok(response) => response.and_then(refusal).map_or(Ok(()), Err),
             Err(error) => Err(service::request_error(error.clone()).code),
         };
+        self.list(node, request, outcome);
+    }
+
+    /// Writes the line of a change whose client leaves before the answer: the change can still be made.
+    pub fn audit_if_dropped<'a>(&'a self, node: &'a Node, request: &'a Audited) -> Unanswered<'a> {
+        Unanswered { credentials: self, node, request, has_answer: false }
+    }
+
+    fn list(&self, node: &Node, request: &Audited, outcome: Result<(), Code>) {
+        let access = node.access_state();
+        if !access.is_enabled() && !request.is_access {
+            return;
+        }
         // A renewal with the token of another principal is refused as lost.
         let is_refused = matches!(outcome, Err(Code::Unauthenticated | Code::Forbidden | Code::Lost));
         if !request.is_listed && !is_refused {
@@ -207,6 +228,28 @@ pub(super) struct Audited {
     /// A change or a backup. Renewals are too many, and change only the time.
     is_listed: bool,
     is_access: bool,
+}
+
+/// A request that has no answer yet.
+pub(super) struct Unanswered<'a> {
+    credentials: &'a Credentials,
+    node: &'a Node,
+    request: &'a Audited,
+    has_answer: bool,
+}
+
+impl Unanswered<'_> {
+    pub fn answered(mut self) {
+        self.has_answer = true;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.has_answer {
+            self.credentials.list(self.node, self.request, Err(Code::OutcomeUnknown));
+        }
+    }
 }
 
 impl Audited {

@@ -206,6 +206,8 @@ pub(crate) fn refusal_code(answer: &Answer) -> Option<Code> {
         }
         // A request may renew several leases.
         Answer::Outcome(Outcome::Renewed(renewed)) => renewed.iter().any(Result::is_err).then_some(Code::Lost),
+        // The caller does not hold the lease with this token.
+        Answer::Outcome(Outcome::Released(false)) => Some(Code::Lost),
         _ => None,
     }
 }

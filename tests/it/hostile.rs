@@ -27,6 +27,7 @@ strict!(
     head_of_32_kib_or_100_fields_is_answered,
     pipelined_requests_are_answered_in_order,
     request_with_an_ambiguous_end_closes_the_connection,
+    page_of_another_site_changes_nothing,
 );
 
 /// Bound for an answer to the honest client. It has a margin for a busy machine.
@@ -331,4 +332,26 @@ async fn client_that_never_reads_loses_its_connection() {
     let watched = read_to_end(&mut watch_client).await;
     assert!(watched.contains("event: granted"), "{watched}");
     attacked.end().await;
+}
+
+/// A browser sends the certificate of its user with each request, also with one that a page of another site asks for.
+async fn page_of_another_site_changes_nothing() {
+    let cluster = Cluster::start().await;
+    let sent = async |request: reqwest::RequestBuilder, site: &str| {
+        crate::cluster::read(request.header("sec-fetch-site", site)).await
+    };
+    let disable = || cluster.client.post(cluster.url("/v1/access/disable"));
+    for site in ["cross-site", "same-site", "other"] {
+        let (status, problem) = sent(disable(), site).await;
+        assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{site}: {problem}");
+        let (status, read) = sent(cluster.client.get(cluster.url("/v1/cluster")), site).await;
+        assert_eq!(status, 200, "{site}: a read changes nothing: {read}");
+    }
+    for site in ["same-origin", "none"] {
+        let (status, answer) = sent(disable(), site).await;
+        assert_eq!(status, 200, "{site}: {answer}");
+    }
+    let (status, answer) = crate::cluster::read(disable()).await;
+    assert_eq!(status, 200, "no browser sends this: {answer}");
+    cluster.end().await;
 }

@@ -2,7 +2,7 @@
 //! metrics, and the command lines of processes.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
@@ -10,6 +10,7 @@ use tenure::types::Consistency;
 
 use crate::auth::{Guarded, run_with, until_allowed};
 use crate::cluster::{Cluster, NODES, SOON};
+use crate::plain_http;
 use crate::process::{Process, tenure};
 use crate::steady::strict;
 
@@ -91,6 +92,8 @@ async fn audit_log_has_each_change_and_refusal() {
     let held = format!("jobs/a --holder h --token {}", token.trim_end());
     assert_eq!(guarded.run(&worker, &format!("lease renew {held}")).await.code, Some(0));
     guarded.run(&other, &format!("lease renew {held}")).await.refused("lost");
+    guarded.run(&other, &format!("lease release {held}")).await;
+    leave_queue(&guarded, "jobs/a", &other).await;
     assert_eq!(guarded.run(&worker, &format!("lease release {held}")).await.code, Some(0));
     guarded.run(&worker, "lease acquire other --holder h --ttl 60s").await.refused("forbidden");
 
@@ -115,6 +118,8 @@ async fn audit_log_has_each_change_and_refusal() {
     for expected in [
         line("worker", "acquire", "jobs/a", "ok"),
         line("other", "renew", "jobs/a", "lost"),
+        line("other", "release", "jobs/a", "lost"),
+        line("other", "acquire", "jobs/a", "outcome_unknown"),
         line("worker", "release", "jobs/a", "ok"),
         line("worker", "acquire", "other", "forbidden"),
     ] {
@@ -122,6 +127,22 @@ async fn audit_log_has_each_change_and_refusal() {
     }
     assert!(!all.contains(&line("worker", "renew", "jobs/a", "ok")), "renewals are too many: {all:#?}");
     assert!(all.iter().any(|found| found[0] == "root" && found[1] == "change access" && found[3] == "ok"), "{all:#?}");
+}
+
+/// Waits for a lease as a client that leaves before the answer, and waits until a node has noticed it.
+async fn leave_queue(guarded: &Guarded, lease: &str, token: &str) {
+    let url = format!("{}/v1/leases/{}/acquire", guarded.url(1), lease.replace('/', "%2F"));
+    let body = r#"{"holder":"left","ttl_ms":60000,"wait_ms":60000}"#;
+    let request =
+        plain_http::client().post(url).bearer_auth(token).header("content-type", "application/json").body(body);
+    let answered = tokio::time::timeout(Duration::from_millis(500), request.send()).await;
+    assert!(answered.is_err(), "the lease is held: {answered:?}");
+    let began = Instant::now();
+    let is_listed = || audit_log(&guarded.cluster.nodes[&1].said()).iter().any(|line| line[3] == "outcome_unknown");
+    while !is_listed() {
+        assert!(began.elapsed() < SOON, "node 1 lists no unanswered request");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// The command lines of all processes of this machine.

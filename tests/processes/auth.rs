@@ -74,7 +74,7 @@ impl Guarded {
         Remote::new(endpoints).with_timeout(Duration::from_secs(2)).with_token(&token)
     }
 
-    fn url(&self, node: u64) -> String {
+    pub fn url(&self, node: u64) -> String {
         self.cluster.client.endpoints().split(',').nth(place(node)).expect("three nodes").to_owned()
     }
 

@@ -51,9 +51,11 @@ impl Folder {
 
     /// Removes the oldest backups above the number to keep, and abandoned temporary files. A file that cannot be removed
     /// does not keep the others. Returns the first error at the end.
-    pub fn prune(&self) -> io::Result<()> {
+    ///
+    /// It keeps the backup `written`. Another cluster with the same name and higher tokens may have left files here.
+    pub fn prune(&self, written: &Path) -> io::Result<()> {
         let mut backups = self.backups()?;
-        backups.sort();
+        backups.sort_by_key(|name| (written.file_name().is_some_and(|written| written == name.as_str()), name.clone()));
         let excess = backups.len().saturating_sub(self.keep);
         let mut removed: Vec<io::Result<()>> =
             backups[..excess].iter().map(|name| fs::remove_file(self.dir.join(name))).collect();
@@ -130,7 +132,7 @@ mod tests {
             ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
         names.iter().for_each(|name| fs::write(folder.dir().join(name), "").expect("written"));
         assert_eq!(folder.newest_ms().expect("listed"), Some(AT_MS + 11_000));
-        folder.prune().expect("pruned");
+        folder.prune(&folder.file(Position { term: 2, index: 11 }, AT_MS + 11_000)).expect("pruned");
         let mut kept = folder.backups().expect("listed");
         kept.sort();
         assert_eq!(
@@ -143,6 +145,20 @@ mod tests {
         assert!(names.iter().all(|name| folder.dir().join(name).exists()), "other files stay");
     }
 
+    /// A cluster that was started again without a restore, with the name and the folder of the earlier one.
+    #[test]
+    fn written_backup_stays_beside_those_of_an_earlier_cluster() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 2 }, "a");
+        let file = |term, second: u64| folder.file(Position { term, index: 9 }, AT_MS + second * 1_000);
+        let [earlier, newest_earlier, written] = [file(9, 1), file(9, 2), file(1, 3)];
+        for file in [&earlier, &newest_earlier, &written] {
+            fs::write(file, "").expect("written");
+        }
+        folder.prune(&written).expect("pruned");
+        assert_eq!([&earlier, &newest_earlier, &written].map(|file| file.exists()), [false, true, true]);
+    }
+
     #[test]
     fn backup_that_cannot_be_removed_does_not_keep_the_others() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -153,7 +169,7 @@ mod tests {
             fs::write(file(index), "").expect("written");
         }
         std::os::unix::fs::symlink("nowhere", dir.path().join("foreign")).expect("created");
-        let error = folder.prune().expect_err("a folder is no file");
+        let error = folder.prune(&file(12)).expect_err("a folder is no file");
         assert_ne!(error.kind(), NotFound, "{error}");
         assert_eq!([9, 10, 11, 12].map(|index| file(index).exists()), [true, false, false, true]);
     }

@@ -32,6 +32,9 @@ const CHUNK_BYTES: usize = 64 << 10;
 const CHUNKS_IN_FLIGHT: usize = 4;
 /// How often a node checks whether a scheduled backup is due.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Limits for a step in the folder of the backups, and for writing one there.
+const FOLDER_LIMIT: Duration = Duration::from_secs(30);
+const WRITE_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// Attempts in one interval of the schedule after a failure.
 const RETRIES: u64 = 10;
 
@@ -97,7 +100,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
         consistency: Consistency,
     ) -> Result<BackupInfo, BackupError> {
         let file = file.into();
-        self.inner.save_backup(consistency, |_| file).await
+        self.inner.save_backup(consistency, file).await
     }
 
     /// Streams a backup. Only the leader answers, unless the consistency is stale.
@@ -127,14 +130,9 @@ fn with_sources(error: &dyn Error) -> String {
 }
 
 impl<S: Storage, T: Transport> NodeCore<S, T> {
-    async fn save_backup(
-        self: &Arc<Self>,
-        consistency: Consistency,
-        name: impl FnOnce(&BackupHeader) -> PathBuf,
-    ) -> Result<BackupInfo, BackupError> {
+    async fn save_backup(self: &Arc<Self>, consistency: Consistency, file: PathBuf) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency).await;
         let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
-        let file = name(&view.header);
         let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;
         written.unwrap_or_else(|error| Err(BackupError::Refused { source: error.into() }))
     }
@@ -172,16 +170,21 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
 
     /// Writes a backup whenever this node leads and the newest one in the folder is too old.
     pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule) {
-        let folder = Folder::new(&schedule, &self.settings.cluster);
+        let folder = FolderWork::new(Folder::new(&schedule, &self.settings.cluster));
         let age = gauge!("tenure_backup_age_seconds");
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
-        let (mut failed_at, mut written_at) = (None, None);
+        let (mut failed_at, mut written_at, mut newest) = (None, None, None);
         let is_old = |at: u64, now_ms: u64| now_ms.abs_diff(at) >= schedule.every_ms;
         loop {
             let (_, now_ms) = self.requests.clock.reading();
-            let newest = self.in_folder(&folder, Folder::newest_ms).await.ok().flatten();
+            // If the folder cannot be read, the age of the last known backup goes on.
+            match folder.run(FOLDER_LIMIT, Folder::newest_ms).await {
+                Ok(Ok(found)) => newest = found,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => newest = None,
+                Ok(Err(_)) | Err(_) => {}
+            }
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
             // A wall clock that steps back makes a backup due too, once: the newest file keeps its time in the future.
             let is_due = [newest, written_at].into_iter().all(|at| at.is_none_or(|at| is_old(at, now_ms)));
@@ -200,23 +203,56 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
-    async fn write_scheduled(self: &Arc<Self>, folder: &Folder) -> Result<(), BackupError> {
+    async fn write_scheduled(self: &Arc<Self>, folder_work: &FolderWork) -> Result<(), BackupError> {
+        let folder = &folder_work.folder;
         let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
-        self.in_folder(folder, Folder::create).await.map_err(failed)?;
-        let name = |header: &BackupHeader| folder.file(header.position, header.wall_ms);
-        let info = self.save_backup(Consistency::Leader, name).await?;
+        folder_work.run(FOLDER_LIMIT, Folder::create).await.and_then(|created| created).map_err(failed)?;
+        let view = self.backup_view(Consistency::Leader).await;
+        let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
+        let file = folder.file(view.header.position, view.header.wall_ms);
+        let written = file.clone();
+        let info = folder_work.run(WRITE_LIMIT, move |_| write(&file, &view)).await.map_err(failed)??;
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
-        self.in_folder(folder, Folder::prune).await.map_err(failed)
+        // The backup is written, also if an old one stays.
+        let pruned =
+            folder_work.run(FOLDER_LIMIT, move |folder| folder.prune(&written)).await.and_then(|pruned| pruned);
+        if let Err(error) = pruned {
+            tracing::warn!(%error, dir = %folder.dir().display(), "cannot remove an old backup");
+        }
+        Ok(())
+    }
+}
+
+/// The work in the folder of the backups. A file system on a network can hang: then the work fails after its limit, and
+/// no other work starts before it has ended. The shutdown of the node does not wait for it.
+struct FolderWork {
+    folder: Folder,
+    one_at_a_time: Arc<Semaphore>,
+}
+
+impl FolderWork {
+    fn new(folder: Folder) -> FolderWork {
+        FolderWork { folder, one_at_a_time: Arc::new(Semaphore::new(1)) }
     }
 
-    async fn in_folder<R: Send + 'static>(
+    async fn run<R: Send + 'static>(
         &self,
-        folder: &Folder,
-        work: impl FnOnce(&Folder) -> io::Result<R> + Send + 'static,
+        limit: Duration,
+        work: impl FnOnce(&Folder) -> R + Send + 'static,
     ) -> io::Result<R> {
-        let folder = folder.clone();
-        let worked = self.lifecycle.tasks.spawn_blocking(move || work(&folder)).await;
-        worked.unwrap_or_else(|error| Err(io::Error::other(error)))
+        let hangs =
+            || io::Error::new(io::ErrorKind::TimedOut, format!("the file system did not answer within {limit:?}"));
+        let worked = tokio::time::timeout(limit, async {
+            let permit = self.one_at_a_time.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let folder = self.folder.clone();
+            let worked = tokio::task::spawn_blocking(move || {
+                let done = work(&folder);
+                drop(permit);
+                done
+            });
+            worked.await.map_err(io::Error::other)
+        });
+        worked.await.unwrap_or_else(|_| Err(hangs()))
     }
 }
 
@@ -302,6 +338,23 @@ mod tests {
             limit: 1,
             metadata: metadata.expect("it fits"),
         })
+    }
+
+    /// As the folder of a network that does not answer.
+    #[tokio::test]
+    async fn folder_that_hangs_fails_each_step_and_starts_no_other() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let schedule = BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 2 };
+        let folder = FolderWork::new(Folder::new(&schedule, "a"));
+        let limit = Duration::from_millis(50);
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let hung = folder.run(limit, move |_| ended.recv()).await;
+        assert_eq!(hung.expect_err("it hangs").kind(), io::ErrorKind::TimedOut);
+        let later = folder.run(limit, |_| panic!("the earlier step has not ended")).await;
+        assert_eq!(later.expect_err("it does not start").kind(), io::ErrorKind::TimedOut);
+        drop(end);
+        let newest = folder.run(Duration::from_secs(20), Folder::newest_ms).await.expect("the folder answers again");
+        assert_eq!(newest.expect("readable"), None);
     }
 
     /// A cluster of three nodes whose backup has more bytes than the chunks in flight.

@@ -92,10 +92,11 @@ pub enum RestoreError {
     Position(#[from] PositionError),
     /// The holders of the lost cluster can be active for longer.
     #[error(
-        "lease {name} of {holder} has a ttl of {ttl_ms} ms: its holder can be active for longer than {given_ms} ms. Use a \
-         longer --grant-after, or stop all holders and use --holders-stopped"
+        "lease {name} of {holder} has a ttl of {ttl_ms} ms and a lock delay of {lock_delay_ms} ms, together more than \
+         {given_ms} ms: its work can go on for that time. Use a longer --grant-after, or stop all holders and use \
+         --holders-stopped"
     )]
-    TooSoon { name: String, holder: String, ttl_ms: u64, given_ms: u64 },
+    TooSoon { name: String, holder: String, ttl_ms: u64, lock_delay_ms: u64, given_ms: u64 },
     /// A holder of the lost cluster does not stop.
     #[error(
         "lease {name} of {holder} has no ttl, so its holder does not stop: stop all holders and use --holders-stopped"
@@ -205,11 +206,15 @@ fn wait_for_the_next_ms(used: u64) {
 fn no_grants_ms(state: &State, holders: LostHolders) -> Result<Option<u64>, RestoreError> {
     let LostHolders::StopWithin(given) = holders else { return Ok(None) };
     let given_ms = given.as_millis().try_into().unwrap_or(u64::MAX);
-    let Some(HolderLease { name, holder, ttl, .. }) = state.machine.longest_held() else { return Ok(Some(given_ms)) };
+    let Some(HolderLease { name, holder, ttl, lock_delay_ms, .. }) = state.machine.longest_held() else {
+        return Ok(Some(given_ms));
+    };
     let (name, holder) = (name.to_string(), holder.to_string());
     match ttl.as_millis() {
         None => Err(RestoreError::Infinite { name, holder }),
-        Some(ttl_ms) if ttl_ms > given_ms => Err(RestoreError::TooSoon { name, holder, ttl_ms, given_ms }),
+        Some(ttl_ms) if ttl_ms.saturating_add(lock_delay_ms) > given_ms => {
+            Err(RestoreError::TooSoon { name, holder, ttl_ms, lock_delay_ms, given_ms })
+        }
         Some(_) => Ok(Some(given_ms)),
     }
 }

@@ -1,5 +1,6 @@
 //! A machine that continues from a backup in a new cluster.
 
+use super::holders::Grant;
 use super::machine::EntryContext;
 use super::{Change, DropCause, Effects, HolderLease, Machine, Stamp};
 use crate::token::FencingToken;
@@ -33,11 +34,13 @@ impl Machine {
         entry.finish()
     }
 
-    /// The held lease that can last longest without a renewal.
+    /// The held lease that can keep its name from others for the longest time without a renewal: its ttl and lock delay.
     pub fn longest_held(&self) -> Option<HolderLease> {
         let grants =
             self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
-        let longest = grants.max_by_key(|(_, grant)| grant.ttl.as_millis().unwrap_or(u64::MAX));
+        let until_free =
+            |grant: &Grant| grant.ttl.as_millis().map_or(u64::MAX, |ttl| ttl.saturating_add(grant.lock_delay_ms));
+        let longest = grants.max_by_key(|(_, grant)| until_free(grant));
         longest.map(|(name, grant)| self.records[name].lease(name, grant))
     }
 }

@@ -13,7 +13,7 @@ use crate::node::request::propose::ProposeError;
 use crate::node::request::{Answer, RequestError};
 use crate::node::status::MemberStatus;
 use crate::peer::Transport;
-use crate::raft::{ChangeError, MembershipChange, PeerInfo, TransferError};
+use crate::raft::{ChangeError, FeatureLevel, MembershipChange, PeerInfo, TransferError};
 use crate::storage::Storage;
 use crate::types::{MemberChange, MemberState, NodeId, Role};
 
@@ -72,6 +72,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 return Err(transferred.map_or_else(transfer_error, |_| ProposeError::NotLeader));
             }
             Step::Make(make) => {
+                if let MembershipChange::Promote(id) | MembershipChange::Replace { new: id, .. } = make {
+                    self.check_level(id).await.map_err(ProposeError::Refused)?;
+                }
                 tracing::info!(?change, "changing the members");
                 let made = self.raft.change_members(leader_term.term, make);
                 let made = tokio::time::timeout(self.settings.timeouts.request, made).await;
@@ -82,6 +85,14 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             }
         }
         Ok(Answer::Members(self.members()))
+    }
+
+    /// Fails unless a learner can read the entries of the cluster. An older program refuses those of a newer level, and
+    /// Raft's heartbeats, which have no entries, do not show that.
+    async fn check_level(&self, id: NodeId) -> Result<(), RequestError> {
+        let members = self.raft.current_membership().nodes;
+        let peer = members.get(&id).map(|info| info.peer.clone()).unwrap_or_default();
+        can_read(id, self.feature_level_of(id, &peer).await, self.raft.replica().level())
     }
 
     /// Transfers the leadership to a voter, or to the voter that lacks the fewest entries.
@@ -294,6 +305,16 @@ fn refused(detail: String) -> RequestError {
     RequestError::MemberRefused { refusal: MemberRefusal::Other, detail }
 }
 
+fn can_read(id: NodeId, supported: Option<FeatureLevel>, used: FeatureLevel) -> Result<(), RequestError> {
+    match supported {
+        Some(supported) if supported >= used => Ok(()),
+        Some(supported) => Err(lags(format!(
+            "node {id} supports only feature level {supported}, and the cluster uses {used}: upgrade its program"
+        ))),
+        None => Err(lags(format!("node {id} does not answer the leader"))),
+    }
+}
+
 fn lags(detail: String) -> RequestError {
     RequestError::MemberRefused { refusal: MemberRefusal::Lags, detail }
 }
@@ -456,6 +477,17 @@ mod tests {
     fn leader_transfers_before_it_is_removed() {
         assert_eq!(step(&view(), &remove(1)), Ok(Step::TransferFirst));
         assert_eq!(step(&view(), &MemberChange::Replace { old: 1, new: 4 }), Ok(Step::TransferFirst));
+    }
+
+    #[test]
+    fn learner_of_an_older_program_does_not_vote() {
+        let (older, used) = (FeatureLevel::FIRST, FeatureLevel::SUPPORTED);
+        assert_eq!((can_read(4, Some(used), used), can_read(4, Some(used), older)), (Ok(()), Ok(())));
+        for supported in [Some(older), None] {
+            let refused = can_read(4, supported, used);
+            let is_lagging = matches!(refused, Err(RequestError::MemberRefused { refusal: MemberRefusal::Lags, .. }));
+            assert!(is_lagging, "{supported:?}: {refused:?}");
+        }
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     }
 
     /// The highest level that a member supports. `None` if it does not answer.
-    async fn feature_level_of(&self, id: NodeId, peer: &str) -> Option<FeatureLevel> {
+    pub(super) async fn feature_level_of(&self, id: NodeId, peer: &str) -> Option<FeatureLevel> {
         let call = NodeCall::<()>::FeatureLevel.encode();
         let call = self.transport.call(id, peer, Lane::Control, crate::peer::Payload::Node(call), ANSWER_TIMEOUT);
         let reply = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;

@@ -90,7 +90,7 @@ impl<S: Storage> RaftService<S> {
     }
 
     async fn append(&self, from: NodeId, append: Append) -> Reply {
-        let (term, commit) = (append.vote.term, append.commit);
+        let (term, commit, has_entries) = (append.vote.term, append.commit, !append.entries.is_empty());
         let request = match append.request(from) {
             Ok(request) => request,
             Err(error) => {
@@ -100,7 +100,10 @@ impl<S: Storage> RaftService<S> {
                 return Reply::Failed(error.to_string());
             }
         };
-        self.is_unreadable.store(false, Ordering::Relaxed);
+        // Between two attempts with the same entries, the leader sends heartbeats without any.
+        if has_entries {
+            self.is_unreadable.store(false, Ordering::Relaxed);
+        }
         let raft = self.raft.clone();
         let received = self.contact.now_ms();
         match run_to_completion(async move { raft.append_entries(request).await }).await {

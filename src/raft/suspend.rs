@@ -1,5 +1,6 @@
 //! Detection of recent suspends of this machine.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::clock::Clock;
 /// exceeds it.
 const SUSPEND_STEP: Duration = Duration::from_millis(5);
 
+/// Most suspends that are remembered one by one.
+const MAX_DETECTED: usize = 64;
+
 /// Detects suspends with a clock that counts suspended time. openraft measures the age of an acknowledgement with a
 /// clock that stops during a suspend.
 pub struct SuspendMeter {
@@ -26,13 +30,13 @@ pub struct SuspendMeter {
 struct SuspendState {
     /// Lower bound of the total suspended time at the last detected suspend.
     known: Duration,
-    /// When the meter detected the last suspend, as time since `created`, and an upper bound of its length.
-    detected: Option<(Duration, Duration)>,
+    /// When the meter detected each suspend, as time since `created`, and an upper bound of its length.
+    detected: VecDeque<(Duration, Duration)>,
 }
 
 impl SuspendMeter {
     pub fn new(clock: Arc<dyn Clock>) -> SuspendMeter {
-        let state = SuspendState { known: clock.suspended().at_least, detected: None };
+        let state = SuspendState { known: clock.suspended().at_least, detected: VecDeque::new() };
         SuspendMeter { clock, created: InstantOf::<TypeConfig>::now(), state: Mutex::new(state) }
     }
 
@@ -43,18 +47,24 @@ impl SuspendMeter {
         // Both bounds overestimate a suspend. If the thread is preempted between the two clock readings, the leader
         // confirms one read without need, and later suspends remain detectable.
         if measured.at_most > state.known + SUSPEND_STEP {
-            state.detected = Some((now, measured.at_most - state.known));
+            // The oldest two count as one at the later time, which is an upper bound, too.
+            if state.detected.len() == MAX_DETECTED
+                && let Some((_, earlier)) = state.detected.pop_front()
+                && let Some((_, suspended)) = state.detected.front_mut()
+            {
+                *suspended += earlier;
+            }
+            let suspended = measured.at_most - state.known;
+            state.detected.push_back((now, suspended));
             state.known = state.known.max(measured.at_least);
         }
-        let recent = state.detected.filter(|(detected, _)| now.saturating_sub(*detected) <= age);
-        recent.map_or(Duration::ZERO, |(_, suspended)| suspended)
+        let recent = state.detected.iter().filter(|(detected, _)| now.saturating_sub(*detected) <= age);
+        recent.map(|(_, suspended)| *suspended).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
     use super::*;
     use crate::clock::Suspended;
 
@@ -106,6 +116,19 @@ mod tests {
         assert_eq!(measure(&[(0, 0), (0, 1_000), (700, 700), (700, 700)]).await, [1_000, 700, 0]);
         // The first reading took one second.
         assert_eq!(measure(&[(0, 1_000), (700, 700), (700, 700)]).await, [700, 0]);
+    }
+
+    /// As a machine that wakes up twice within the time that counts.
+    #[tokio::test(start_paused = true)]
+    async fn suspends_of_one_age_add_up() {
+        let ms = Duration::from_millis;
+        let readings = (0..=200).map(|count| Suspended { at_least: ms(700 * count), at_most: ms(700 * count) });
+        let meter = SuspendMeter::new(Arc::new(ScriptedClock(Mutex::new(readings.collect()))));
+        for count in 1..=200 {
+            tokio::time::sleep(ms(100)).await;
+            assert_eq!(meter.suspended_within(ms(150)), ms(700 * count.min(2)), "suspend {count}");
+        }
+        assert_eq!(meter.suspended_within(ms(100 * 1_000)), ms(700 * 200), "no suspend is forgotten");
     }
 
     #[tokio::test(start_paused = true)]

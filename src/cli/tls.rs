@@ -9,10 +9,12 @@ use anyhow::{Context, anyhow};
 use clap::Subcommand;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    SanType,
+    PublicKeyData, SanType,
 };
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use time::{Duration, OffsetDateTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::failure::Failure;
 use super::output;
@@ -104,6 +106,9 @@ impl Ca {
         set_validity(&mut params, CA_DAYS);
         let key = new_key()?;
         let certificate = params.self_signed(&key).map_err(cannot_make)?;
+        // Nothing is written unless both are: a new key beside an old certificate signs nothing that nodes accept.
+        let paths = ["ca.key", "ca.pem"].map(|name| dir.join(name));
+        paths.iter().try_for_each(|path| refuse_existing(path))?;
         write(&dir.join("ca.key"), &key.serialize_pem(), false, true)?;
         write(&dir.join("ca.pem"), &certificate.pem(), false, false)?;
         Ok(Ca(Issuer::new(params, key)))
@@ -118,6 +123,12 @@ impl Ca {
         let (key, certificate) = (read("ca.key")?, read("ca.pem")?);
         let invalid = |error: rcgen::Error| Failure::Other(anyhow!("the CA in {} is invalid: {error}", dir.display()));
         let key = KeyPair::from_pem(&key).map_err(invalid)?;
+        let public = CertificateDer::from_pem_slice(certificate.as_bytes()).ok();
+        let public = public.as_ref().and_then(|der| X509Certificate::from_der(der).ok());
+        if public.is_some_and(|(_, certificate)| certificate.public_key().raw != key.subject_public_key_info()) {
+            let why = anyhow!("{0}/ca.key is not the key of {0}/ca.pem", dir.display());
+            return Err(Failure::Other(why));
+        }
         Ok(Ca(Issuer::from_ca_cert_pem(&certificate, key).map_err(invalid)?))
     }
 }
@@ -201,10 +212,17 @@ fn cannot_make(error: rcgen::Error) -> Failure {
 }
 
 /// Writes a file. Only the owner can read a key. A reader never sees a part of the file.
+fn refuse_existing(path: &Path) -> Result<(), Failure> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let message = format!("{} exists: choose another folder, or use `tenure tls issue`", path.display());
+    Err(Failure::Usage(message))
+}
+
 fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), Failure> {
-    if !replace && path.exists() {
-        let message = format!("{} exists: choose another folder, or use `tenure tls issue`", path.display());
-        return Err(Failure::Usage(message));
+    if !replace {
+        refuse_existing(path)?;
     }
     let temporary = path.with_extension("new");
     // An earlier command may have been killed.
@@ -224,13 +242,35 @@ fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), 
 mod tests {
     use super::*;
 
+    fn config(folder: &Path) -> Config {
+        let text = "cluster = \"a\"\n[[node]]\nid = 1\nhttp = \"localhost:7101\"\npeer = \"127.0.0.1:7201\"\ndata = \"data\"\n";
+        let file = folder.join("cluster.toml");
+        std::fs::write(&file, text).expect("writable");
+        Config::load(&file).expect("valid")
+    }
+
+    /// As after the advice to keep the key offline.
+    #[test]
+    fn key_of_another_ca_signs_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (config, [ca, other]) = (config(folder.path()), ["ca", "other"].map(|name| folder.path().join(name)));
+        init(&ca, &config, &[]).expect("a new folder");
+        init(&other, &config, &[]).expect("a new folder");
+        Ca::load(&ca).map(drop).expect("its own key");
+        let offline = folder.path().join("offline.key");
+        std::fs::rename(ca.join("ca.key"), &offline).expect("moved");
+        let again = init(&ca, &config, &[]);
+        assert!(matches!(&again, Err(Failure::Usage(why)) if why.contains("ca.pem exists")), "{again:?}");
+        assert!(!ca.join("ca.key").exists(), "a key without its certificate");
+        std::fs::copy(other.join("ca.key"), ca.join("ca.key")).expect("copied");
+        let Err(Failure::Other(why)) = Ca::load(&ca).map(drop) else { panic!("the key belongs to another CA") };
+        assert!(why.to_string().ends_with("ca.pem"), "{why}");
+    }
+
     #[test]
     fn certificate_of_a_node_has_the_hosts_of_the_option() {
-        let text = "cluster = \"a\"\n[[node]]\nid = 1\nhttp = \"localhost:7101\"\npeer = \"127.0.0.1:7201\"\ndata = \"data\"\n";
         let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("cluster.toml");
-        std::fs::write(&file, text).expect("writable");
-        let config = Config::load(&file).expect("valid");
+        let config = config(folder.path());
         let hosts = ["leases.example.net".to_owned(), "2001:db8::1".to_owned()];
         let names = node_params(&config, &config.nodes[0], &hosts).expect("valid names").subject_alt_names;
         let dns = |name: &str| SanType::DnsName(name.try_into().expect("ASCII"));

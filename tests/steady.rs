@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 mod steady;
 
 use steady::machine::{Machine, Standstill};
-use steady::{Repeat, safety};
+use steady::{Repeat, needs, safety};
 
 const STOOD_STILL: Standstill = Standstill { from: Duration::from_secs(7), until: Duration::from_secs(8) };
 const REPORT: &str = "TENURE_REPEATED_TESTS";
@@ -30,7 +30,8 @@ fn repeated(repeat: Repeat, failures: u32, stood_still: &[Standstill], safety_fa
         runs.set(runs.get() + 1);
         assert!(runs.get() > failures, "planted by a test");
     };
-    let repeated = || steady::repeated_once(case, || || stood_still.to_vec(), || safety_failed, |_, _| repeat);
+    let inconclusive = || (!stood_still.is_empty()).then(|| "planted by a test".to_owned());
+    let repeated = || steady::repeated_once(case, || inconclusive, || safety_failed, |_, _| repeat);
     let passed = catch_unwind(AssertUnwindSafe(repeated)).is_ok();
     (runs.get(), passed)
 }
@@ -82,6 +83,27 @@ fn safety_assertion_in_a_task_makes_the_failure_final() {
     command.args(["safety_assertion_in_a_task_makes_the_failure_final", "--exact"]).env(CASE, "1");
     let ended = command.output().expect("the child process starts");
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+}
+
+/// Runs in a child process, because the flag of a missing need stays set.
+#[test]
+fn run_on_a_machine_that_is_too_slow_is_repeated_once() {
+    const TEST: &str = "run_on_a_machine_that_is_too_slow_is_repeated_once";
+    if std::env::var_os(CASE).is_some() {
+        let runs = Cell::new(0);
+        steady::run(async || {
+            runs.set(runs.get() + 1);
+            needs!(runs.get() == 2, "planted by a test");
+        });
+        assert_eq!(runs.get(), 2);
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("the test binary has a path"));
+    command.args([TEST, "--exact", "--nocapture"]).env_remove(REPORT).env_remove(SECOND_ATTEMPT).env(CASE, "1");
+    let ended = command.output().expect("the child process starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let line = format!("steady {TEST}: the machine is too slow; the first run failed with: planted by a test");
+    assert!(ended.status.success() && said.contains(&line), "{said}");
 }
 
 const REPEATED: &str = "failure_is_repeated_as_the_environment_asks";

@@ -4,6 +4,9 @@
 //! with a real-time bound ([`steady`]) runs a second time if the [`Machine`] stood still during its failure. If the
 //! machine did not stand still, the first failure is final.
 //!
+//! A test can also state what it [`needs`] from the machine, for example how much load it can make. If that is missing,
+//! the run shows nothing, and the test runs a second time, too.
+//!
 //! A test without such a bound ([`strict`]) runs once. A failed [`safety`] assertion is final, too: no pause excuses
 //! two holders or a falling token.
 //!
@@ -40,6 +43,8 @@ pub enum Repeat {
 
 /// Set when a safety assertion fails in any task of this process.
 static SAFETY_FAILED: AtomicBool = AtomicBool::new(false);
+/// Set when the machine lacked what a test needs.
+static IS_TOO_SLOW: AtomicBool = AtomicBool::new(false);
 
 /// Runs a test case with a real-time bound in a new runtime.
 pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
@@ -50,7 +55,10 @@ pub fn run<F: Future<Output = ()>>(case: impl Fn() -> F) {
         || block_on(&case),
         || {
             let machine = Machine::watch(&std::env::temp_dir());
-            move || machine.standstills()
+            move || match machine.standstills().iter().map(Standstill::lasted).max() {
+                Some(longest) => Some(format!("the machine stood still for {longest:.1?}")),
+                None => IS_TOO_SLOW.load(Ordering::SeqCst).then(|| "the machine is too slow".to_owned()),
+            }
         },
         || SAFETY_FAILED.load(Ordering::SeqCst),
         report,
@@ -62,20 +70,20 @@ pub fn run_strictly<F: Future<Output = ()>>(case: impl Fn() -> F) {
     block_on(&case);
 }
 
-/// Repeats a failed `case` once if the machine stood still during the failure and no safety assertion failed.
+/// Repeats a failed `case` once if the machine made the run inconclusive and no safety assertion failed.
 ///
-/// `watch` begins to watch the machine. The function that it returns lists the standstills since then. `report` decides
-/// when the case runs again.
-pub fn repeated_once<S: FnOnce() -> Vec<Standstill>>(
+/// `watch` begins to watch the machine. The function that it returns says why the run since then is inconclusive, if it
+/// is. `report` decides when the case runs again.
+pub fn repeated_once<S: FnOnce() -> Option<String>>(
     case: impl Fn(),
     watch: impl Fn() -> S,
     safety_failed: impl Fn() -> bool,
-    report: impl Fn(Duration, &(dyn Any + Send)) -> Repeat,
+    report: impl Fn(&str, &(dyn Any + Send)) -> Repeat,
 ) {
-    let stood_still = watch();
+    let inconclusive = watch();
     let Err(panic) = catch_unwind(AssertUnwindSafe(&case)) else { return };
-    let repeat = match stood_still().iter().map(Standstill::lasted).max() {
-        Some(longest) if !safety_failed() => report(longest, panic.as_ref()),
+    let repeat = match inconclusive() {
+        Some(why) if !safety_failed() => report(&why, panic.as_ref()),
         _ => resume_unwind(panic),
     };
     if repeat == Repeat::Now {
@@ -88,14 +96,17 @@ pub fn fail_safety() {
     SAFETY_FAILED.store(true, Ordering::SeqCst);
 }
 
-fn report(longest: Duration, panic: &(dyn Any + Send)) -> Repeat {
+/// Says that the machine lacks what a test needs. [`needs`] calls it.
+pub fn fail_need() {
+    IS_TOO_SLOW.store(true, Ordering::SeqCst);
+}
+
+fn report(why: &str, panic: &(dyn Any + Send)) -> Repeat {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
     let first_line = text.lines().next().unwrap_or_default();
     let (program, test) = (program(), std::thread::current().name().unwrap_or("main").to_owned());
-    let line = format!(
-        "{program} {test}: the machine stood still for {longest:.1?}; the first run failed with: {first_line}\n"
-    );
+    let line = format!("{program} {test}: {why}; the first run failed with: {first_line}\n");
     eprint!("--- repeated once: {line}");
     // A test in the main thread does not know its name, so no other process can repeat it.
     let Some(path) = std::env::var_os(REPORT).filter(|_| test != "main") else { return Repeat::Now };
@@ -156,4 +167,14 @@ macro_rules! safety {
     };
 }
 
-pub(crate) use {safety, steady, strict};
+/// An assertion about the machine. Without it, the run shows nothing about the product.
+macro_rules! needs {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            $crate::steady::fail_need();
+            panic!($($message)+);
+        }
+    };
+}
+
+pub(crate) use {needs, safety, steady, strict};

@@ -21,6 +21,7 @@ use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
 use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 const REPLICAS: u64 = 3;
 /// A replica that dies or stalls for this time loses its leases.
@@ -44,17 +45,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .nest("/tenure", node.router());
     println!("replica {id} serves at http://{}", http(id));
 
+    let (failed, mut failure) = oneshot::channel();
     let stop = async move {
         tokio::select! {
             signal = asked_to_stop() => println!("{signal}: stopping"),
-            why = node.wait_failed() => eprintln!("the node failed: {why}"),
+            why = node.wait_failed() => failed.send(why).expect("`main` waits for it"),
         }
         // The manager needs the node, so it ends first. The server ends last and finishes its open requests.
         leases.shutdown().await;
         node.shutdown().await;
     };
     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
-    Ok(())
+    // A supervisor restarts a service only after an error.
+    failure.try_recv().map_or(Ok(()), |why| Err(why.into()))
 }
 
 /// Acquires a lease for this replica. The manager renews it until the replica ends.

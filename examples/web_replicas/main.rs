@@ -25,6 +25,7 @@ use tenure::client::{CallError, Lease, LeaseManager, LeaseOptions, Wait};
 use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use region::Region;
 
@@ -82,13 +83,14 @@ async fn main() -> Result<(), Failure> {
         .with_state(app)
         .nest("/tenure", node.router());
     println!("replica {id} serves at {own}");
+    let (failed, mut failure) = oneshot::channel();
     let stop = async move {
         let mut terminate = signal(SignalKind::terminate()).expect("SIGTERM can be caught");
         let mut interrupt = signal(SignalKind::interrupt()).expect("SIGINT can be caught");
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-            why = node.wait_failed() => eprintln!("the node failed: {why}"),
+            why = node.wait_failed() => failed.send(why).expect("`main` waits for it"),
         }
         // The recurring task ends before its lease.
         recurring.abort();
@@ -98,7 +100,8 @@ async fn main() -> Result<(), Failure> {
         node.shutdown().await;
     };
     axum::serve(listener, router).with_graceful_shutdown(stop).await?;
-    Ok(())
+    // A supervisor restarts a service only after an error.
+    failure.try_recv().map_or(Ok(()), |why| Err(why.into()))
 }
 
 /// Works on one replica at a time: only if the acquire succeeds.
@@ -153,10 +156,11 @@ async fn check_region(State(app): State<App>, Path(name): Path<String>) -> Answe
 
 async fn activate(State(app): State<App>, Path(region): Path<String>) -> Result<Answer, Answer> {
     let changed = app.region.activate(&app.leases, &region).await;
-    changed.map_err(|error| Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error))?;
+    // Also after a failure: then this replica is not active either.
     if !app.region.is_active().get() {
         app.leases.release_all().await;
     }
+    changed.map_err(|error| Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error))?;
     Ok(Answer(StatusCode::OK, json!({"active": region})))
 }
 

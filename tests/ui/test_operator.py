@@ -43,6 +43,16 @@ class Operator(PageTest):
         cluster.request(self.url, "DELETE", "/v1/leases/detail")
         self.wait_text("#summary", "Held by worker-2")
 
+    def test_holder_with_the_form_of_a_time_is_shown_as_it_is(self):
+        holder = "backup-2026-01-02T101112Z"
+        cluster.acquire(self.url, "nightly", holder)
+        self.open(self.url, "#lease/nightly")
+        self.wait_text("#summary", f"Held by {holder}")
+        self.click("#revoke")
+        self.fill("#reason", "too slow")
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Revoked nightly: 1 holder lost it.")
+
     def test_revoke_sends_the_reason(self):
         cluster.acquire(self.url, "stuck", "worker-1")
         self.open(self.url, "#lease/stuck")

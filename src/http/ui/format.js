@@ -105,7 +105,7 @@ export function age(at) {
  * @param {string} text */
 export function readable(text) {
     return text
-        .replace(/\d{4}-\d{2}-\d{2}T[\d:.]+Z/g, (at) => dateTime(at))
+        .replace(/\d{4}-\d{2}-\d{2}T[\d:.]+Z/g, (at) => (Number.isNaN(Date.parse(at)) ? at : dateTime(at)))
         .replace(/\b(\d+) ms\b/g, (_, ms) => duration(Number(ms)));
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use openraft::{AsyncRuntime, Instant as _, LinearizerOption, Raft, ServerState};
 use super::RaftTimings;
 use super::log::{self, Joined, Log, MAX_ENTRY_BYTES};
 use super::network::{Network, OutgoingSnapshots};
+use super::quorum::Quorum;
 use super::runtime::Runtime;
 use super::service::{LeaderContact, RaftService};
 use super::state_machine::{Replica, StateMachine, blocking};
-use super::suspend::SuspendMeter;
 use super::times::{EntryTimes, TimesReader};
 use super::transfer::Transfers;
 use super::types::{Applied, PeerInfo, Proposal, TypeConfig, position};
@@ -47,7 +47,7 @@ pub struct RaftHandle<S: Storage> {
     pub(super) transfers: Transfers,
     /// Held during a change of the members.
     pub(super) changing: Arc<tokio::sync::Mutex<()>>,
-    pub(super) suspend: SuspendMeter,
+    pub(super) quorum: Quorum,
     pub(super) contact: Arc<LeaderContact>,
     times: EntryTimes,
 }
@@ -81,12 +81,14 @@ impl<S: Storage> RaftHandle<S> {
         let config = timings.openraft_config(cluster)?;
         let announced_commit = Arc::new(AtomicU64::new(0));
         let sending = OutgoingSnapshots::default();
+        let quorum = Arc::new(OnceLock::new());
         let network = Network {
             transport,
             storage: storage.clone(),
             replica: replica.clone(),
             announced_commit: announced_commit.clone(),
             sending: sending.clone(),
+            quorum: quorum.clone(),
             disk_timeout: timings.disk_timeout(),
         };
         let log = Log::new(node, storage.clone());
@@ -96,7 +98,9 @@ impl<S: Storage> RaftHandle<S> {
         let raft = Raft::build(node, Arc::new(config), network, log, state_machine).await?;
         replica.publish();
         let metrics = raft.metrics();
-        let suspend = SuspendMeter::new(clock.clone());
+        let of_network = Quorum::new(metrics.clone(), clock.clone(), &timings);
+        quorum.set(of_network).ok().expect("nothing else sets it");
+        let quorum = Quorum::new(metrics.clone(), clock.clone(), &timings);
         Ok(RaftHandle {
             node,
             storage,
@@ -107,7 +111,7 @@ impl<S: Storage> RaftHandle<S> {
             timings,
             transfers: Transfers::default(),
             changing: Arc::default(),
-            suspend,
+            quorum,
             contact: Arc::new(LeaderContact::new(clock)),
             times,
         })
@@ -211,7 +215,7 @@ impl<S: Storage> RaftHandle<S> {
         // The age counts from the moment when this node sent the message, so no follower's promise ends earlier. The
         // clock of the age stops during a suspend.
         let age = acked.elapsed();
-        let not_suspended = self.suspend.suspended_within(age).is_zero();
+        let not_suspended = self.quorum.suspended_within(age).is_zero();
         age < self.local_read_age() && not_suspended && self.has_applied_all(term)
     }
 
@@ -345,29 +349,14 @@ fn observed_leader(own: NodeId, state: ServerState, voted: Option<NodeId>) -> Op
 }
 
 impl<S: Storage> RaftHandle<S> {
-    /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
-    /// the node does not lead, or if no majority has acknowledged it yet.
+    /// As [`Quorum::age`].
     pub fn quorum_age(&self) -> Option<Duration> {
-        let acked = {
-            let metrics = self.metrics.borrow_watched();
-            if metrics.state != ServerState::Leader {
-                return None;
-            }
-            if metrics.membership_config.voter_ids().take(2).count() == 1 {
-                return Some(Duration::ZERO);
-            }
-            metrics.last_quorum_acked.map(|acked| *acked)?
-        };
-        let age = acked.elapsed();
-        Some(age + self.suspend.suspended_within(age))
+        self.quorum.age()
     }
 
-    /// The time for which this node still leads without a new acknowledgement of a majority. `None` if it does not
-    /// lead.
-    ///
-    /// openraft's leader does not step down when it loses its majority.
+    /// As [`Quorum::leads_for`].
     pub fn leads_for(&self) -> Option<Duration> {
-        self.timings.isolation().checked_sub(self.quorum_age()?)
+        self.quorum.leads_for()
     }
 
     /// Time since the leader sent the last message that this member acknowledged. Only the leader knows it.

@@ -8,6 +8,7 @@ mod level;
 pub(crate) mod log;
 mod membership;
 mod network;
+mod quorum;
 mod restored;
 mod runtime;
 mod service;

@@ -10,8 +10,8 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,7 @@ use openraft::{RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::quorum::Quorum;
 use super::snapshot::SnapshotData;
 use super::state_machine::{Replica, blocking};
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
@@ -51,6 +52,8 @@ pub struct Network<S, T> {
     /// Highest commit index in any sent message. No follower can have applied more.
     pub announced_commit: Arc<AtomicU64>,
     pub sending: OutgoingSnapshots,
+    /// Set before Raft runs.
+    pub quorum: Arc<OnceLock<Quorum>>,
     /// Longest wait for the reply to an append with entries or to a part of a snapshot. It includes a sync of the other
     /// node's disk.
     pub disk_timeout: Duration,
@@ -156,7 +159,12 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         let commit = request.leader_commit.as_ref().map_or(0, |commit| commit.index);
         self.network.announced_commit.fetch_max(commit, Ordering::SeqCst);
         let timeout = if self.append_lane == Lane::Log { self.network.disk_timeout } else { option.soft_ttl() };
-        match self.call(self.append_lane, &Call::Append(Append::new(&request)), timeout).await? {
+        let mut append = Append::new(&request);
+        if self.network.quorum.get().is_some_and(Quorum::is_lost) {
+            // Another leader may have committed more. A follower takes a commit for all that is committed at that moment.
+            append.commit = None;
+        }
+        match self.call(self.append_lane, &Call::Append(append), timeout).await? {
             Reply::Append(reply) => Ok(reply.response(self.target)),
             other => Err(unexpected(&other)),
         }
@@ -396,6 +404,7 @@ mod tests {
                 replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
                 announced_commit: Arc::default(),
                 sending: OutgoingSnapshots::default(),
+                quorum: Arc::default(),
                 disk_timeout,
             };
             for lane in [Lane::Log, Lane::Control] {
@@ -462,6 +471,7 @@ mod tests {
                 replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
                 announced_commit: Arc::default(),
                 sending: OutgoingSnapshots::default(),
+                quorum: Arc::default(),
                 disk_timeout,
             };
             let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
@@ -486,6 +496,7 @@ mod tests {
             replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
             announced_commit: Arc::default(),
             sending: OutgoingSnapshots::default(),
+            quorum: Arc::default(),
             disk_timeout: Duration::from_secs(1),
         };
         let mut log = network.new_client(2, &PeerInfo::default()).await;
@@ -526,7 +537,15 @@ mod tests {
                 let disk_timeout = Duration::from_secs(1);
                 let announced = announced_commit.clone();
                 let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
-                let network = Network { transport, storage, replica, announced_commit, sending, disk_timeout };
+                let network = Network {
+                    transport,
+                    storage,
+                    replica,
+                    announced_commit,
+                    sending,
+                    quorum: Arc::default(),
+                    disk_timeout,
+                };
                 let mut link = network.link(2, &PeerInfo::default(), lane);
                 let send = |link: &mut Link<MemoryStorage, Recorder>, index: u64| {
                     let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };

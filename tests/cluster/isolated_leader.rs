@@ -86,6 +86,30 @@ async fn isolated_leader_reports_no_leader() {
     cluster.shutdown().await;
 }
 
+/// The leader and one follower of five are alone. The others elect a leader, whose changes they do not get.
+#[tokio::test(start_paused = true)]
+async fn follower_of_an_isolated_leader_knows_that_its_state_is_old() {
+    let cluster = Cluster::start(5, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("five nodes");
+    let others: Vec<NodeId> = cluster.ids().filter(|id| ![leader, follower].contains(id)).collect();
+    for id in [leader, follower] {
+        cluster.board.isolate(id, others.iter().copied());
+    }
+    cluster.leader_except(&[leader, follower]).await;
+    let elected = Instant::now();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let node = cluster.node(follower);
+    let stale = ask(node, read(Query::Lease(name()), Consistency::Stale)).await.expect("answered");
+    let age = Duration::from_millis(stale.served.stale_ms.expect("the state was complete"));
+    assert!(age >= elected.elapsed(), "{age:?} old, {:?} after the election of another leader", elected.elapsed());
+    let not_ready = node.health().not_ready.expect("its state is old");
+    assert!(not_ready.contains("not caught up"), "{not_ready}");
+    cluster.board.heal();
+    cluster.leader().await;
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn linearizable_read_ends_with_the_leadership() {
     let (cluster, leader, ..) = start().await;

@@ -1,0 +1,66 @@
+//! The majority that acknowledges a leader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::alias::WatchReceiverOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::metrics::RaftMetrics;
+use openraft::{Instant as _, ServerState};
+
+use super::RaftTimings;
+use super::suspend::SuspendMeter;
+use super::types::TypeConfig;
+use crate::clock::Clock;
+
+/// What this node knows of the majority that acknowledges it as the leader.
+pub struct Quorum {
+    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    suspend: SuspendMeter,
+    isolation: Duration,
+}
+
+impl Quorum {
+    pub fn new(
+        metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+        clock: Arc<dyn Clock>,
+        timings: &RaftTimings,
+    ) -> Quorum {
+        Quorum { metrics, suspend: SuspendMeter::new(clock), isolation: timings.isolation() }
+    }
+
+    /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
+    /// the node does not lead, or if no majority has acknowledged it yet.
+    pub fn age(&self) -> Option<Duration> {
+        let acked = {
+            let metrics = self.metrics.borrow_watched();
+            if metrics.state != ServerState::Leader {
+                return None;
+            }
+            if metrics.membership_config.voter_ids().take(2).count() == 1 {
+                return Some(Duration::ZERO);
+            }
+            metrics.last_quorum_acked.map(|acked| *acked)?
+        };
+        let age = acked.elapsed();
+        Some(age + self.suspend.suspended_within(age))
+    }
+
+    /// The time for which this node still leads without a new acknowledgement of a majority. `None` if it does not
+    /// lead.
+    ///
+    /// openraft's leader does not step down when it loses its majority.
+    pub fn leads_for(&self) -> Option<Duration> {
+        self.isolation.checked_sub(self.age()?)
+    }
+
+    /// Upper bound of the time for which the machine was suspended during the last `age`.
+    pub fn suspended_within(&self, age: Duration) -> Duration {
+        self.suspend.suspended_within(age)
+    }
+
+    /// Whether this leader had a majority and counts as isolated now.
+    pub fn is_lost(&self) -> bool {
+        self.age().is_some() && self.leads_for().is_none()
+    }
+}

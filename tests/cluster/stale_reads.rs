@@ -11,7 +11,7 @@ use tenure::lease::{Acquire, Command, Outcome, Refusal};
 use tenure::node::{Answer, Consistency, Forward, Query, Request};
 use tenure::testing::{Cluster, Cut, NodeTime, Setup, SuspendedClock, TestNode};
 use tenure::types::{HolderId, LeaseName, MemberChange, Metadata, NodeId, Ttl};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Number of schedules of each kind. They differ in the timing of events.
 const SCHEDULES: u64 = 24;
@@ -351,15 +351,25 @@ enum Companion {
 /// was no other leader.
 async fn replacement(companion: Companion, millis: u64) -> Option<bool> {
     const NEW: NodeId = 4;
+    const SLOW: Duration = Duration::from_millis(4);
     let (mut cluster, leader, replaced, third) = start().await;
     let add = cluster.prepare_joining(NEW);
     cluster.restart(NEW).await;
     cluster.node(leader).change_members(add).await.expect("the node is added");
-    // The first attempt after the new node has caught up.
+    if matches!(companion, Companion::New) {
+        // The other two do not learn of the change at once, so that they can elect a leader by the old voters.
+        for id in [replaced, third] {
+            cluster.board.delay(leader, id, SLOW);
+        }
+    }
+    // One attempt at a time, until the new node has caught up.
+    let mut attempt: Option<JoinHandle<_>> = None;
     while !cluster.node(leader).changes_voters() {
-        let node = cluster.node(leader).clone();
-        let replace = MemberChange::Replace { old: replaced, new: NEW };
-        tokio::spawn(async move { node.change_members(replace).await });
+        if attempt.as_ref().is_none_or(JoinHandle::is_finished) {
+            let node = cluster.node(leader).clone();
+            let replace = MemberChange::Replace { old: replaced, new: NEW };
+            attempt = Some(tokio::spawn(async move { node.change_members(replace).await }));
+        }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -370,6 +380,7 @@ async fn replacement(companion: Companion, millis: u64) -> Option<bool> {
     for id in [leader, with] {
         cluster.board.isolate(id, without);
     }
+    cluster.board.clear_faults();
     let mut stale = None;
     if overtake(&cluster, &without, RaftTimings::lan().leadership_lease() * 6).await {
         // A leader without a majority sends no heartbeats in every other interval.

@@ -21,6 +21,7 @@ use super::world::{WorkStep, World, lock};
 pub const LEASES: [(&str, u32); 4] = [("a", 1), ("b", 1), ("c", 1), ("pool", 2)];
 /// The longest ttl that a client requests.
 pub const LONGEST_TTL: Duration = Duration::from_millis(4_000);
+pub const LONGEST_DELAY: Duration = Duration::from_millis(500);
 
 /// Timeout of a request that a client sends without its lease manager.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
@@ -127,7 +128,11 @@ impl ClientProcess {
     /// Chooses another ttl and lock delay for the next acquire.
     fn choose_options(&self, lease: &Lease, limit: u32, rng: &mut StdRng) {
         let ttl = Duration::from_millis(rng.random_range(300..LONGEST_TTL.as_millis() as u64));
-        let delay = Duration::from_millis(if rng.random_bool(0.1) { rng.random_range(1..500) } else { 0 });
+        let delay = Duration::from_millis(if rng.random_bool(0.1) {
+            rng.random_range(1..LONGEST_DELAY.as_millis() as u64)
+        } else {
+            0
+        });
         let options = LeaseOptions::new().ttl(ttl).limit(limit).lock_delay(delay);
         if !lease.is_held() {
             // Returns the same handle and sets the options of its next acquire.

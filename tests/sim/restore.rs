@@ -16,7 +16,7 @@ use tenure::node::Consistency;
 use tenure::testing::{Cluster, Cut, Setup};
 use tenure::token::FencingToken;
 
-use super::client::LONGEST_TTL;
+use super::client::{LONGEST_DELAY, LONGEST_TTL};
 use super::judge::Broken;
 use super::plan::Plan;
 use super::run::{Load, in_virtual_time, judge, simulate};
@@ -45,7 +45,7 @@ pub fn run(plan: Plan) -> Verdict {
         let new = World::new(plan_of_new(&lost.plan));
         let options = RestoreOptions::new(match lost.plan.planted.restored_too_soon {
             true => LostHolders::Stopped,
-            false => LostHolders::StopWithin(LONGEST_TTL),
+            false => LostHolders::StopWithin(LONGEST_TTL + LONGEST_DELAY),
         });
         let restored = lock(&new.cluster).restore(backup.path(), options, wall_ms(&lost));
         let (restored, cluster_ms) = restored.expect("the backup of the lost cluster can be restored");
@@ -97,7 +97,7 @@ async fn back_up(world: &Arc<World>, rng: &mut StdRng) -> NamedTempFile {
             world.trace(|| format!("node {at} wrote a backup of {} bytes, {consistency:?}", bytes.len()));
             let mut file = NamedTempFile::new().expect("a temporary file");
             file.write_all(&bytes).expect("a write to a temporary file");
-            let options = RestoreOptions::new(LostHolders::StopWithin(LONGEST_TTL));
+            let options = RestoreOptions::new(LostHolders::StopWithin(LONGEST_TTL + LONGEST_DELAY));
             match Cluster::prepare(1, Setup::default()).restore(file.path(), options, wall_ms(world)) {
                 Ok(_) => return file,
                 Err(RestoreError::Infinite { .. }) => {}

@@ -1,0 +1,149 @@
+//! Instructions per operation, as valgrind counts them. Unlike a time, a count is the same on a busy machine.
+//!
+//! Each case runs twice in a child process, with few and with many operations. The difference of the counts has neither
+//! the start nor the end of the process. A count above the limit means that the operation became more expensive: find
+//! out why, or record the new count together with the reason in the commit.
+//!
+//! The counts are those of the test build, which is not optimized. So they show more work, and not the time of a
+//! release.
+
+use std::process::Command;
+
+use tenure::lease::{Acquire, Batch, Command as LeaseCommand, Machine, Stamp};
+use tenure::storage::codec;
+use tenure::token::FencingToken;
+use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
+
+const TEST: &str = "operations_take_no_more_instructions_than_recorded";
+/// The case and the number of operations of a child process.
+const CASE: &str = "TENURE_TEST_INSTRUCTIONS";
+/// Leases of the cases that use many.
+const LEASES: u64 = 1_000;
+/// The commands of one log entry under load.
+const COMMANDS: u64 = 16;
+
+struct Case {
+    name: &'static str,
+    run: fn(u64),
+    operations: u64,
+    /// Instructions of one operation, as measured on x86-64.
+    recorded: u64,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "apply an acquire and a release", run: apply, operations: 2_000, recorded: 74_500 },
+    Case { name: "encode an entry of 16 commands", run: encode, operations: 500, recorded: 86_200 },
+    Case { name: "decode an entry of 16 commands", run: decode, operations: 500, recorded: 242_100 },
+    Case { name: "read a lease", run: read, operations: 5_000, recorded: 9_900 },
+];
+
+/// Allowed excess in percent. Another compiler or C library changes a count a little.
+const MARGIN: u64 = 10;
+
+#[test]
+fn operations_take_no_more_instructions_than_recorded() {
+    if let Ok(case) = std::env::var(CASE) {
+        let (number, operations) = case.split_once(' ').expect("two numbers");
+        let number: usize = number.parse().expect("a number");
+        return (CASES[number].run)(operations.parse().expect("a number"));
+    }
+    if !cfg!(target_arch = "x86_64") || Command::new("valgrind").arg("--version").output().is_err() {
+        assert!(std::env::var_os("TENURE_REQUIRE_SERVERS").is_none(), "install valgrind");
+        println!("NOT CHECKED: the instructions per operation, which need valgrind on x86-64");
+        return;
+    }
+    let mut above = Vec::new();
+    for (number, case) in CASES.iter().enumerate() {
+        let [few, many] = [1, 3].map(|times| count(number, times * case.operations));
+        let counted = many.saturating_sub(few) / (2 * case.operations);
+        println!("{counted:>8} instructions to {} (recorded: {})", case.name, case.recorded);
+        if counted * 100 > case.recorded * (100 + MARGIN) {
+            above.push(format!("{}: {counted}, recorded {}", case.name, case.recorded));
+        }
+    }
+    assert!(above.is_empty(), "more instructions than recorded: {above:#?}");
+}
+
+/// Runs a case under valgrind, and returns the number of all its instructions.
+fn count(number: usize, operations: u64) -> u64 {
+    let program = std::env::current_exe().expect("the test binary has a path");
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(program);
+    let output = valgrind.args(["--exact", TEST]).env(CASE, format!("{number} {operations}")).output();
+    let output = output.expect("valgrind starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+    let total = said.lines().find_map(|line| line.split_once("refs:")).expect("cachegrind prints the instructions").1;
+    total.trim().replace(',', "").parse().expect("a number")
+}
+
+fn name(number: u64) -> LeaseName {
+    LeaseName::new(format!("jobs/{}", number % LEASES)).expect("valid")
+}
+
+fn holder() -> HolderId {
+    HolderId::new("worker-1").expect("valid")
+}
+
+fn acquire(number: u64) -> LeaseCommand {
+    LeaseCommand::Acquire(Acquire {
+        name: name(number),
+        holder: holder(),
+        ttl: Ttl::millis(30_000).expect("valid"),
+        wait_ms: None,
+        lock_delay_ms: 0,
+        limit: 1,
+        metadata: Metadata::default(),
+    })
+}
+
+/// Each lease is acquired in one entry and released in the next one.
+fn apply(operations: u64) {
+    let (mut machine, mut index) = (Machine::new(), 0);
+    let mut apply = |command| {
+        index += 1;
+        let token = FencingToken::new(1, index);
+        let stamp = Stamp { now: index / 10, wall_ms: 1_700_000_000_000 + index / 10 };
+        machine.apply(token, &Batch { stamp, commands: vec![command] });
+        token
+    };
+    for number in 0..LEASES / 2 {
+        apply(acquire(number));
+    }
+    for number in 0..operations {
+        let number = LEASES / 2 + number % (LEASES / 2);
+        let token = apply(acquire(number));
+        apply(LeaseCommand::Release { name: name(number), holder: holder(), token });
+    }
+}
+
+fn batch(first: u64) -> Batch {
+    let commands = (first..first + COMMANDS).map(acquire).collect();
+    Batch { stamp: Stamp { now: first, wall_ms: 1_700_000_000_000 }, commands }
+}
+
+fn encode(operations: u64) {
+    let batch = batch(0);
+    for _ in 0..operations {
+        let bytes = codec::encode(&batch);
+        assert!(bytes.len() > COMMANDS as usize);
+    }
+}
+
+fn decode(operations: u64) {
+    let bytes = codec::encode(&batch(0));
+    for _ in 0..operations {
+        let decoded: Batch = codec::decode(&bytes, 1 << 20).expect("its own encoding");
+        assert_eq!(decoded.commands.len(), COMMANDS as usize);
+    }
+}
+
+fn read(operations: u64) {
+    let mut machine = Machine::new();
+    for first in (0..LEASES).step_by(COMMANDS as usize) {
+        machine.apply(FencingToken::new(1, first + 1), &batch(first));
+    }
+    for number in 0..operations {
+        assert_eq!(machine.get(&name(number)).expect("held").held.len(), 1);
+    }
+}

@@ -52,10 +52,13 @@ impl Folder {
     /// Removes the oldest backups above the number to keep, and abandoned temporary files. A file that cannot be removed
     /// does not keep the others. Returns the first error at the end.
     ///
-    /// It keeps the backup `written`. Another cluster with the same name and higher tokens may have left files here.
+    /// It counts and removes only backups that are not newer than `written`. Newer ones are of another cluster with the
+    /// same name, for example the lost one, whose backups are still needed.
     pub fn prune(&self, written: &Path) -> io::Result<()> {
+        let written = written.file_name().unwrap_or_default().to_string_lossy();
         let mut backups = self.backups()?;
-        backups.sort_by_key(|name| (written.file_name().is_some_and(|written| written == name.as_str()), name.clone()));
+        backups.retain(|name| **name <= *written);
+        backups.sort();
         let excess = backups.len().saturating_sub(self.keep);
         let mut removed: Vec<io::Result<()>> =
             backups[..excess].iter().map(|name| fs::remove_file(self.dir.join(name))).collect();
@@ -151,12 +154,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 2 }, "a");
         let file = |term, second: u64| folder.file(Position { term, index: 9 }, AT_MS + second * 1_000);
-        let [earlier, newest_earlier, written] = [file(9, 1), file(9, 2), file(1, 3)];
-        for file in [&earlier, &newest_earlier, &written] {
-            fs::write(file, "").expect("written");
+        let all = [file(9, 1), file(9, 2), file(1, 3), file(1, 4), file(1, 5)];
+        for (count, written) in all.iter().enumerate() {
+            fs::write(written, "").expect("written");
+            folder.prune(written).expect("pruned");
+            let kept = all.each_ref().map(|file| file.exists());
+            let expected = [0, 1, 2, 3, 4].map(|number| number <= count && (count < 4 || number != 2));
+            assert_eq!(kept, expected, "after backup {count}");
         }
-        folder.prune(&written).expect("pruned");
-        assert_eq!([&earlier, &newest_earlier, &written].map(|file| file.exists()), [false, true, true]);
     }
 
     #[test]

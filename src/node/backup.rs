@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{Node, NodeCore};
+use super::{Lifecycle, Node, NodeCore};
 use crate::access::Caller;
 use crate::backup::{self, BackupError, BackupHeader, BackupInfo, Folder, Freshness, NewFile};
 use crate::config::BackupSchedule;
@@ -35,6 +36,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Limits for a step in the folder of the backups, and for writing one there.
 const FOLDER_LIMIT: Duration = Duration::from_secs(30);
 const WRITE_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// Longest time for which a shutdown waits for such a step.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// Attempts in one interval of the schedule after a failure.
 const RETRIES: u64 = 10;
 
@@ -170,7 +173,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
 
     /// Writes a backup whenever this node leads and the newest one in the folder is too old.
     pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule) {
-        let folder = FolderWork::new(Folder::new(&schedule, &self.settings.cluster));
+        let folder = FolderWork::new(Folder::new(&schedule, &self.settings.cluster), &self.lifecycle);
         let age = gauge!("tenure_backup_age_seconds");
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
@@ -210,29 +213,38 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let view = self.backup_view(Consistency::Leader).await;
         let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
         let file = folder.file(view.header.position, view.header.wall_ms);
+        // Also here, because a write that takes longer than its limit still completes.
+        folder_work.prune(&file).await;
         let written = file.clone();
         let info = folder_work.run(WRITE_LIMIT, move |_| write(&file, &view)).await.map_err(failed)??;
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
-        // The backup is written, also if an old one stays.
-        let pruned =
-            folder_work.run(FOLDER_LIMIT, move |folder| folder.prune(&written)).await.and_then(|pruned| pruned);
-        if let Err(error) = pruned {
-            tracing::warn!(%error, dir = %folder.dir().display(), "cannot remove an old backup");
-        }
+        folder_work.prune(&written).await;
         Ok(())
     }
 }
 
 /// The work in the folder of the backups. A file system on a network can hang: then the work fails after its limit, and
-/// no other work starts before it has ended. The shutdown of the node does not wait for it.
+/// no other work starts before it has ended. The shutdown of the node waits for it for at most [`END_LIMIT`].
 struct FolderWork {
     folder: Folder,
     one_at_a_time: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
 }
 
 impl FolderWork {
-    fn new(folder: Folder) -> FolderWork {
-        FolderWork { folder, one_at_a_time: Arc::new(Semaphore::new(1)) }
+    fn new<S: Storage>(folder: Folder, lifecycle: &Lifecycle<S>) -> FolderWork {
+        let (tasks, stop) = (lifecycle.tasks.clone(), lifecycle.stop.clone());
+        FolderWork { folder, one_at_a_time: Arc::new(Semaphore::new(1)), tasks, stop }
+    }
+
+    /// Removes old backups. One that stays is no failure of the backup `written`.
+    async fn prune(&self, written: &Path) {
+        let written = written.to_owned();
+        let pruned = self.run(FOLDER_LIMIT, move |folder| folder.prune(&written)).await.and_then(|pruned| pruned);
+        if let Err(error) = pruned {
+            tracing::warn!(%error, dir = %self.folder.dir().display(), "cannot remove an old backup");
+        }
     }
 
     async fn run<R: Send + 'static>(
@@ -241,7 +253,7 @@ impl FolderWork {
         work: impl FnOnce(&Folder) -> R + Send + 'static,
     ) -> io::Result<R> {
         let hangs =
-            || io::Error::new(io::ErrorKind::TimedOut, format!("the file system did not answer within {limit:?}"));
+            || io::Error::new(io::ErrorKind::TimedOut, format!("not done within {limit:?}: the file system may hang"));
         let worked = tokio::time::timeout(limit, async {
             let permit = self.one_at_a_time.clone().acquire_owned().await.expect("the semaphore is never closed");
             let folder = self.folder.clone();
@@ -250,7 +262,21 @@ impl FolderWork {
                 drop(permit);
                 done
             });
-            worked.await.map_err(io::Error::other)
+            let (done, is_done) = oneshot::channel();
+            let stop = self.stop.clone();
+            self.tasks.spawn(async move {
+                let late = async {
+                    stop.cancelled().await;
+                    tokio::time::sleep(END_LIMIT).await;
+                };
+                tokio::select! {
+                    // The caller may have given up.
+                    worked = worked => drop(done.send(worked)),
+                    () = late => {}
+                }
+            });
+            let worked = is_done.await.map_err(|_| io::Error::other("the node is shutting down"))?;
+            worked.map_err(io::Error::other)
         });
         worked.await.unwrap_or_else(|_| Err(hangs()))
     }
@@ -345,7 +371,10 @@ mod tests {
     async fn folder_that_hangs_fails_each_step_and_starts_no_other() {
         let dir = tempfile::tempdir().expect("a folder");
         let schedule = BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 2 };
-        let folder = FolderWork::new(Folder::new(&schedule, "a"));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let one_at_a_time = Arc::new(Semaphore::new(1));
+        let folder =
+            FolderWork { folder: Folder::new(&schedule, "a"), one_at_a_time, tasks: tasks.clone(), stop: stop.clone() };
         let limit = Duration::from_millis(50);
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let hung = folder.run(limit, move |_| ended.recv()).await;
@@ -355,6 +384,11 @@ mod tests {
         drop(end);
         let newest = folder.run(Duration::from_secs(20), Folder::newest_ms).await.expect("the folder answers again");
         assert_eq!(newest.expect("readable"), None);
+        let (_end, ended) = std::sync::mpsc::channel::<()>();
+        assert!(folder.run(limit, move |_| ended.recv()).await.is_err());
+        stop.cancel();
+        tasks.close();
+        tokio::time::timeout(END_LIMIT * 2, tasks.wait()).await.expect("a shutdown does not wait for the folder");
     }
 
     /// A cluster of three nodes whose backup has more bytes than the chunks in flight.

@@ -161,7 +161,8 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         let timeout = if self.append_lane == Lane::Log { self.network.disk_timeout } else { option.soft_ttl() };
         let mut append = Append::new(&request);
         if self.network.quorum.get().is_some_and(Quorum::is_lost) {
-            // Another leader may have committed more. A follower takes a commit for all that is committed at that moment.
+            // Another leader may have committed more. A follower treats the commit of a message as all that is committed at
+            // that moment.
             append.commit = None;
         }
         match self.call(self.append_lane, &Call::Append(append), timeout).await? {

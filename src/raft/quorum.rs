@@ -18,6 +18,8 @@ pub struct Quorum {
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     suspend: SuspendMeter,
     isolation: Duration,
+    /// Without an acknowledgement for this time, another node may lead.
+    alone: Duration,
 }
 
 impl Quorum {
@@ -26,7 +28,12 @@ impl Quorum {
         clock: Arc<dyn Clock>,
         timings: &RaftTimings,
     ) -> Quorum {
-        Quorum { metrics, suspend: SuspendMeter::new(clock), isolation: timings.isolation() }
+        Quorum {
+            metrics,
+            suspend: SuspendMeter::new(clock),
+            isolation: timings.isolation(),
+            alone: earliest_successor(timings),
+        }
     }
 
     /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
@@ -59,8 +66,15 @@ impl Quorum {
         self.suspend.suspended_within(age)
     }
 
-    /// Whether this leader had a majority and counts as isolated now.
+    /// Whether this leader had a majority, and another node may lead now.
     pub fn is_lost(&self) -> bool {
-        self.age().is_some() && self.leads_for().is_none()
+        self.age().is_some_and(|age| age >= self.alone)
     }
+}
+
+/// The shortest time from the last message that a majority acknowledged to another leader. The other nodes wait until their
+/// leadership lease is over, and then for an election timeout, on clocks within the drift.
+fn earliest_successor(timings: &RaftTimings) -> Duration {
+    let election = Duration::from_millis(timings.election_timeout_min_ms);
+    (timings.leadership_lease() + election) * (1_000 - timings.drift_permille as u32) / 1_000
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WantsClientCert, WebPkiServerVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme, WantsVerifier};
@@ -44,7 +44,7 @@ impl ClientTls {
     ///
     /// The file cannot be read or is invalid.
     pub fn trusting(ca: impl AsRef<Path>) -> Result<ClientTls, TlsError> {
-        Ok(ClientTls(trusting(ca.as_ref())?.with_no_client_auth()))
+        Ok(ClientTls::without_resumption(trusting(ca.as_ref())?.with_no_client_auth()))
     }
 
     /// Trusts the CAs of a PEM file, and presents a certificate. The client reads the files again when they change;
@@ -61,7 +61,13 @@ impl ClientTls {
         let (cert, key) = (cert.as_ref().to_owned(), key.as_ref().to_owned());
         let current = Reloaded::new(read_certified(&cert, &key)?);
         let resolver = CertificateFiles { cert, key, current };
-        Ok(ClientTls(trusting(ca.as_ref())?.with_client_cert_resolver(Arc::new(resolver))))
+        Ok(ClientTls::without_resumption(trusting(ca.as_ref())?.with_client_cert_resolver(Arc::new(resolver))))
+    }
+
+    /// A resumed session would not check the certificate of the node against the current CAs.
+    fn without_resumption(mut config: ClientConfig) -> ClientTls {
+        config.resumption = Resumption::disabled();
+        ClientTls(config)
     }
 
     pub(crate) fn config(&self) -> ClientConfig {

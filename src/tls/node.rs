@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -120,9 +120,9 @@ impl NodeTls {
     pub fn load(settings: &TlsSettings, cluster: &str, node: NodeId) -> Result<NodeTls, TlsError> {
         let settings = settings.of_node(node);
         let loaded = Loaded::new(CertificateFiles::read(&settings)?, &settings, cluster, node)?;
-        if let Err(error) = loaded.check_chain() {
-            let (cert, ca) = (settings.cert.display(), settings.ca.display());
-            tracing::error!(node, %cert, %ca, error, "nodes that trust the CAs of this node refuse its certificate");
+        if let Err(error) = loaded.check_chain(&settings.ca) {
+            let cert = settings.cert.display();
+            tracing::error!(node, %cert, error, "other nodes do not accept the certificate of this node");
         }
         let current = RwLock::new(Arc::new(loaded));
         let tls = NodeTls(Arc::new(CertificateState {
@@ -190,9 +190,9 @@ impl NodeTls {
             true => Ok(None),
             false => {
                 let loaded = Loaded::new(files, settings, cluster, *node)?;
-                match loaded.check_chain() {
+                match loaded.check_chain(&settings.ca) {
                     // Open connections would hide until the next restart that no node accepts the new certificate.
-                    Err(reason) if self.current().check_chain().is_ok() => {
+                    Err(reason) if self.current().check_chain(&settings.ca).is_ok() => {
                         Err(TlsError::Invalid { path: settings.cert.clone(), reason })
                     }
                     _ => Ok(Some(loaded)),
@@ -360,7 +360,7 @@ impl Loaded {
     }
 
     /// Checks whether a node with the same CAs accepts the certificate now, at both ends of a connection.
-    fn check_chain(&self) -> Result<(), String> {
+    fn check_chain(&self, ca: &Path) -> Result<(), String> {
         let (certificate, intermediates) = self.chain.split_first().expect("there is at least one");
         let now = UnixTime::now();
         let algorithms = provider().signature_verification_algorithms.all;
@@ -380,7 +380,7 @@ impl Loaded {
                     }
                     other => other.to_string(),
                 };
-                format!("no node with the CAs of this node would accept it: {why}")
+                format!("nodes that trust {} refuse it: {why}", ca.display())
             })
     }
 }

@@ -54,11 +54,16 @@ impl FromRequestParts<App> for Credentials {
         let peer = parts.extensions.get::<Arc<Peer>>();
         let address = peer.map(|peer| peer.address);
         let needs_token = app.settings.require_identity == Some(true) && !peer.is_some_and(|peer| peer.has_certificate);
-        let Some(header) = parts.headers.get(AUTHORIZATION) else {
-            if is_change_by_another_site(parts) {
-                let detail = "a web page of another site sent this request without an access token";
-                return Err(ProblemResponse::new(Code::Forbidden, detail));
+        let refuse_other_sites = || {
+            // A program with a router of its own decides itself which sites it serves.
+            if peer.is_none() || !is_change_by_another_site(parts) {
+                return Ok(());
             }
+            let detail = "a web page of another site sent this request without an access token";
+            Err(ProblemResponse::new(Code::Forbidden, detail))
+        };
+        let Some(header) = parts.headers.get(AUTHORIZATION) else {
+            refuse_other_sites()?;
             if needs_token {
                 Credentials { caller: Caller::Anonymous, address }.identify(app)?;
             }
@@ -80,6 +85,7 @@ impl FromRequestParts<App> for Credentials {
                 Ok(credentials)
             }
             None => {
+                refuse_other_sites()?;
                 if needs_token {
                     credentials(Caller::Anonymous).identify(app)?;
                 }
@@ -99,8 +105,9 @@ impl FromRequestParts<App> for Credentials {
     }
 }
 
-/// Whether a page of another site asked the browser for a change. The browser adds the user's certificate to it, and asks
-/// the node for permission first only if the request has a body in JSON.
+/// Whether a page of another site asked the browser for a change. The browser adds the user's certificate to it. It asks the
+/// node for permission first only before PUT and DELETE, and if the request has a body in JSON. Browsers send this header
+/// over https and to the own machine.
 fn is_change_by_another_site(parts: &Parts) -> bool {
     let site = parts.headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     !parts.method.is_safe() && site.is_some_and(|site| site != b"same-origin" && site != b"none")
@@ -246,7 +253,10 @@ impl Unanswered<'_> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if !self.has_answer {
+        let access = self.node.access_state();
+        // An unknown caller changes nothing, and would have a line for each attempt.
+        let is_known = !access.is_enabled() || access.principal(&self.credentials.caller).is_some();
+        if !self.has_answer && is_known {
             self.credentials.list(self.node, self.request, Err(Code::OutcomeUnknown));
         }
     }

@@ -344,6 +344,9 @@ async fn page_of_another_site_changes_nothing() {
     for site in ["cross-site", "same-site", "other"] {
         let (status, problem) = sent(disable(), site).await;
         assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{site}: {problem}");
+        // A browser adds the password for a proxy itself.
+        let (status, problem) = sent(disable().basic_auth("user", Some("password")), site).await;
+        assert_eq!((status, &problem["code"]), (403, &json!("forbidden")), "{site}: {problem}");
         let (status, read) = sent(cluster.client.get(cluster.url("/v1/cluster")), site).await;
         assert_eq!(status, 200, "{site}: a read changes nothing: {read}");
     }

@@ -110,7 +110,9 @@ impl Ca {
         let paths = ["ca.key", "ca.pem"].map(|name| dir.join(name));
         paths.iter().try_for_each(|path| refuse_existing(path))?;
         write(&dir.join("ca.key"), &key.serialize_pem(), false, true)?;
-        write(&dir.join("ca.pem"), &certificate.pem(), false, false)?;
+        let written = write(&dir.join("ca.pem"), &certificate.pem(), false, false);
+        // Without its certificate, the key would only keep a second attempt from its work.
+        written.inspect_err(|_| _ = std::fs::remove_file(dir.join("ca.key")))?;
         Ok(Ca(Issuer::new(params, key)))
     }
 
@@ -211,7 +213,6 @@ fn cannot_make(error: rcgen::Error) -> Failure {
     Failure::Other(anyhow!("cannot make a certificate: {error}"))
 }
 
-/// Writes a file. Only the owner can read a key. A reader never sees a part of the file.
 fn refuse_existing(path: &Path) -> Result<(), Failure> {
     if !path.exists() {
         return Ok(());
@@ -220,6 +221,7 @@ fn refuse_existing(path: &Path) -> Result<(), Failure> {
     Err(Failure::Usage(message))
 }
 
+/// Writes a file. Only the owner can read a key. A reader never sees a part of the file.
 fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), Failure> {
     if !replace {
         refuse_existing(path)?;

@@ -64,7 +64,13 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         leader_term: &LeaderTerm,
         change: MemberChange,
     ) -> Result<Answer, ProposeError> {
-        match self.view(leader_term).await?.next_step(&change).map_err(ProposeError::Refused)? {
+        let step = self.view(leader_term).await?.next_step(&change).map_err(ProposeError::Refused)?;
+        if let MemberChange::Promote { id } | MemberChange::Replace { new: id, .. } = change
+            && step != Step::Done
+        {
+            self.check_level(id).await.map_err(ProposeError::Refused)?;
+        }
+        match step {
             Step::Done => {}
             Step::TransferFirst => {
                 let transferred = self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await;
@@ -72,9 +78,6 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 return Err(transferred.map_or_else(transfer_error, |_| ProposeError::NotLeader));
             }
             Step::Make(make) => {
-                if let MembershipChange::Promote(id) | MembershipChange::Replace { new: id, .. } = make {
-                    self.check_level(id).await.map_err(ProposeError::Refused)?;
-                }
                 tracing::info!(?change, "changing the members");
                 let made = self.raft.change_members(leader_term.term, make);
                 let made = tokio::time::timeout(self.settings.timeouts.request, made).await;

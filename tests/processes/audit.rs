@@ -157,7 +157,8 @@ async fn secrets_are_in_no_log() {
     let worker = guarded.principal("worker", "--hold jobs/").await;
     let secrets = [&worker, &guarded.root].map(|token| token[7..39].to_owned());
     let mut texts: Vec<(String, String)> = Vec::new();
-    let broken = format!("{}0", &worker[..worker.len() - 1]);
+    let other_end = if worker.ends_with('0') { '1' } else { '0' };
+    let broken = format!("{}{other_end}", &worker[..worker.len() - 1]);
     let unknown = format!("tenure_{}c097aaa3", "a7".repeat(32));
     for (token, command, is_refused) in [
         (&worker, "lease acquire jobs/a --holder h --ttl 60s", false),

@@ -18,7 +18,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
-use tenure::node::Node;
+use tenure::node::{Node, NodeFailure, PeerRefusal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -56,8 +56,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         node.shutdown().await;
     };
     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
-    // A supervisor restarts a service only after an error.
-    failure.try_recv().map_or(Ok(()), |why| Err(why.into()))
+    // A supervisor restarts a service only after an error. A node that was removed must not start again.
+    match failure.try_recv() {
+        Ok(NodeFailure::Refused(PeerRefusal::Removed { .. })) | Err(_) => Ok(()),
+        Ok(why) => Err(why.into()),
+    }
 }
 
 /// Acquires a lease for this replica. The manager renews it until the replica ends.

@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use serde_json::{Value, json};
 use tenure::client::{CallError, Lease, LeaseManager, LeaseOptions, Wait};
-use tenure::node::Node;
+use tenure::node::{Node, NodeFailure, PeerRefusal};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -100,8 +100,11 @@ async fn main() -> Result<(), Failure> {
         node.shutdown().await;
     };
     axum::serve(listener, router).with_graceful_shutdown(stop).await?;
-    // A supervisor restarts a service only after an error.
-    failure.try_recv().map_or(Ok(()), |why| Err(why.into()))
+    // A supervisor restarts a service only after an error. A node that was removed must not start again.
+    match failure.try_recv() {
+        Ok(NodeFailure::Refused(PeerRefusal::Removed { .. })) | Err(_) => Ok(()),
+        Ok(why) => Err(why.into()),
+    }
 }
 
 /// Works on one replica at a time: only if the acquire succeeds.

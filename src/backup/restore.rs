@@ -92,9 +92,8 @@ pub enum RestoreError {
     Position(#[from] PositionError),
     /// The holders of the lost cluster can be active for longer.
     #[error(
-        "lease {name} of {holder} has a ttl of {ttl_ms} ms and a lock delay of {lock_delay_ms} ms, together more than \
-         {given_ms} ms: its work can go on for that time. Use a longer --grant-after, or stop all holders and use \
-         --holders-stopped"
+        "lease {name} of {holder} must stay free for its ttl of {ttl_ms} ms plus its lock delay of {lock_delay_ms} ms, \
+         which is more than {given_ms} ms. Use a longer --grant-after, or stop all holders and use --holders-stopped"
     )]
     TooSoon { name: String, holder: String, ttl_ms: u64, lock_delay_ms: u64, given_ms: u64 },
     /// A holder of the lost cluster does not stop.

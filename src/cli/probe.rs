@@ -37,7 +37,7 @@ The command sends one request to the listener of the node on this machine, with 
 access token.
 
 A node is alive unless it answers that it has failed, or does not answer. A refused certificate is an answer. To be \
-ready, the node must accept the certificate, and its own one must be valid.
+ready, the node must accept the certificate, and its own certificate must be valid.
 
 Exit codes:
   0  yes

@@ -182,11 +182,10 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let is_old = |at: u64, now_ms: u64| now_ms.abs_diff(at) >= schedule.every_ms;
         loop {
             let (_, now_ms) = self.requests.clock.reading();
-            // If the folder cannot be read, the age of the last known backup goes on.
-            match folder.run(FOLDER_LIMIT, Folder::newest_ms).await {
-                Ok(Ok(found)) => newest = found,
-                Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => newest = None,
-                Ok(Err(_)) | Err(_) => {}
+            // While the folder does not answer, the age of the last known backup goes on. A folder that cannot be read has
+            // no backup.
+            if let Ok(found) = folder.run(FOLDER_LIMIT, Folder::newest_ms).await {
+                newest = found.ok().flatten();
             }
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
             // A wall clock that steps back makes a backup due too, once: the newest file keeps its time in the future.

@@ -253,10 +253,13 @@ impl Unanswered<'_> {
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
+        if self.has_answer {
+            return;
+        }
         let access = self.node.access_state();
         // An unknown caller changes nothing, and would have a line for each attempt.
         let is_known = !access.is_enabled() || access.principal(&self.credentials.caller).is_some();
-        if !self.has_answer && is_known {
+        if is_known {
             self.credentials.list(self.node, self.request, Err(Code::OutcomeUnknown));
         }
     }

@@ -103,7 +103,13 @@ for attempt in $(seq 100); do
 done
 [ "${granted:-}" = yes ]
 sed 's/^listen_http = "127.0.0.66/listen_http = "node.test/' cluster.toml >probe.toml
-for node in 1 2 3; do "$TENURE" probe ready --config probe.toml --node $node; done
+for node in 1 2 3; do
+    for attempt in $(seq 50); do
+        "$TENURE" probe ready --config probe.toml --node $node && ready=$node && break
+        sleep 0.2
+    done
+    [ "${ready:-}" = $node ]
+done
 "$TENURE" doctor --config cluster.toml --node 1 -o json || true
 "#;
 

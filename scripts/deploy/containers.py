@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from lan import Container, fail, system
+from lan import Container, fail, system, until
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 NOT_READY = 4  # the exit code of a probe
@@ -31,6 +31,7 @@ async def main():
         await server.serve_forever()
 asyncio.run(main())
 """
+CONNECT = "import socket, sys; socket.create_connection(sys.argv[1:]).close()"
 
 
 class Block:
@@ -101,6 +102,8 @@ def compose(block):
             host, port, inner = service["ports"][0].split(":")
             forward = [sys.executable, "-c", FORWARD, container.address, inner, host, port]
             subprocess.Popen([*block.workstation.enter(), *forward], stderr=subprocess.DEVNULL)
+            accepts = [*block.workstation.enter(), sys.executable, "-c", CONNECT, host, port]
+            until(f"a forwarder at {host}:{port}", lambda: subprocess.run(accepts, stderr=subprocess.DEVNULL).returncode == 0)
 
     block.run("docker compose up", up)
     stop(containers, built["STOPSIGNAL"], int(services["tenure-1"]["stop_grace_period"].rstrip("s")))

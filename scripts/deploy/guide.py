@@ -109,7 +109,7 @@ class Guide:
 
     def three_hosts_form_a_cluster_with_tls(self):
         self.wait_for_voters([1, 2, 3])
-        without = "env -u TENURE_CERT -u TENURE_KEY tenure lease list --timeout 2s"
+        without = "env -u TENURE_CERT -u TENURE_KEY tenure lease list --timeout 10s"
         self.workstation.refused(without, 4, "CertificateRequired")
         plain = "env -u TENURE_CA -u TENURE_CERT -u TENURE_KEY tenure lease list --endpoints http://10.0.0.1:7101"
         self.workstation.refused(plain, 2, "this node requires TLS")
@@ -126,7 +126,8 @@ class Guide:
     def scheduled_backup_is_written(self):
         def files():
             folders = [(self.hosts[id], self.hosts[id].path("/var/lib/tenure/backup")) for id in ("1", "2", "3")]
-            return [(host, file.name) for host, folder in folders for file in folder.glob("prod-*")]
+            return [(host, file.name) for host, folder in folders for file in folder.glob("prod-*")
+                    if file.suffix != ".partial"]
         host, name = until("a scheduled backup", files)[0]
         inspected = host.run(f"tenure snapshot inspect /var/lib/tenure/backup/{name} -o json 2>/dev/null")
         if json.loads(inspected)["cluster_id"] != "prod":
@@ -138,7 +139,7 @@ class Guide:
             fail(f"doctor: {sorted(found)}")
 
     def lease_is_renewed_before_the_upgrade(self):
-        script = ". /run/state && exec tenure run jobs/renewed --ttl 5s -- sleep 600"
+        script = ". /run/state && exec tenure run jobs/renewed --ttl 30s -- sleep 600"
         self.runner = subprocess.Popen(self.workstation.words("bash", "-c", script), stdin=subprocess.DEVNULL)
         [lease] = until("the lease of tenure run", lambda: self.ask("tenure lease list jobs/renewed"))
         self.renewed = str(lease["token"])

@@ -144,8 +144,13 @@ async fn loss_after_sending_is_never_certainly_not_done() {
 async fn silence_after_sending_is_never_certainly_not_done() {
     for lane in Lane::ALL {
         let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
-        let silent = call(&transport, &address, lane, "change", SHORT);
+        // The connection is open, so a slow handshake takes no part of the short timeout.
+        let first = call(&transport, &address, lane, "first", HANG_TIMEOUT);
         let mut caller = peer.accept().await;
+        let id = caller.request("first").await;
+        caller.answer(id, "its own").await;
+        wait_for(first).await.expect("it has an answer");
+        let silent = call(&transport, &address, lane, "change", SHORT);
         caller.request("change").await;
         let error = wait_for(silent).await.expect_err("there is no answer");
         assert!(matches!(error, PeerError::Timeout { target: 2, .. }), "{lane:?}: {error}");

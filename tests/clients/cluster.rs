@@ -17,7 +17,7 @@ use crate::client::{Call, Client, Outcome};
 use crate::judge::{Progress, Transition};
 use crate::port;
 use crate::process::{Process, tenure};
-use crate::wait::eventually;
+use crate::wait::{POLL, SOON, eventually};
 
 const NODES: usize = 3;
 /// The pause between two changes of a lease of the observer. Each of them is a commit that it sees.
@@ -87,8 +87,17 @@ impl Cluster {
 
     /// Sends SIGKILL to the leader.
     pub async fn kill_leader(&self) {
-        let status = self.client.done(0, &Call::get("/v1/cluster")).await;
-        let leader = status["leader"].as_u64().expect("a ready cluster has a leader") as usize - 1;
+        let named = async {
+            loop {
+                // A node names no leader during an election, or if it does not hear from the leader in time.
+                let status = self.client.done(0, &Call::get("/v1/cluster")).await;
+                if let Some(leader) = status["leader"].as_u64() {
+                    return leader as usize - 1;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let leader = tokio::time::timeout(SOON, named).await.expect("a ready cluster has a leader");
         lock(&self.nodes)[leader].take().expect("no case starts a node again").kill();
     }
 

@@ -252,8 +252,8 @@ async fn work(guard: LeaseGuard, stop: CancellationToken) {
 
 async fn campaign(election: Election, stop: CancellationToken) {
     let name = election.name().to_string();
-    let print = |event: &str, token: Value| {
-        print_line(&json!({"event": event, "election": name, "token": token, "at_ns": at_ns()}));
+    let print = |event: &str, token: Value, at: u64| {
+        print_line(&json!({"event": event, "election": name, "token": token, "at_ns": at}));
     };
     loop {
         let leadership = tokio::select! {
@@ -262,9 +262,23 @@ async fn campaign(election: Election, stop: CancellationToken) {
         };
         let Ok(leadership) = leadership else { return };
         let token = json!(leadership.token());
-        print("elected", token.clone());
-        let led = leadership.while_leading(stop.cancelled()).await;
-        print("deposed", token);
+        let mut last = at_ns();
+        print("elected", token.clone(), last);
+        let steps = async {
+            loop {
+                // The clock is read before the client is asked: at this time it led.
+                let at = at_ns();
+                if leadership.is_leader() {
+                    last = at;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(WORK_INTERVAL) => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        };
+        let led = leadership.while_leading(steps).await;
+        print("deposed", token, last);
         if led.is_ok() {
             // After an error the lease expires by its ttl.
             let _ = leadership.resign_now().await;

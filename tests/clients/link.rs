@@ -42,6 +42,8 @@ pub enum Fault {
     /// As `CutAnswer`, but only at a signal of the case.
     CutAnswerAt(CancellationToken),
     DelayAnswer(Duration),
+    /// The client gets the response at a signal of the case.
+    DelayAnswerUntil(CancellationToken),
     /// The node gets the request later, also if the client has given it up by then.
     DelayRequest(Duration),
     /// The node gets the request once more before the client gets the response to the first one.
@@ -205,6 +207,15 @@ impl Link {
         .await
     }
 
+    /// Waits until a node has carried out this many requests with this end of their path.
+    pub async fn carried_out(&self, request: &str, count: usize) -> Vec<Exchange> {
+        eventually(&format!("{count} successes of {request}"), || {
+            let done = self.requests(request).into_iter().filter(Exchange::is_done);
+            Some(done.collect::<Vec<_>>()).filter(|done| done.len() >= count)
+        })
+        .await
+    }
+
     /// Sends the bytes of an earlier request to its node once more. Returns the status and the body of the response.
     pub async fn repeat(&self, exchange: &Exchange, nodes: &[SocketAddr]) -> (u16, Value) {
         deliver(nodes[exchange.node], &exchange.bytes.0).await.expect("the node runs")
@@ -338,6 +349,7 @@ impl Proxy {
                 return Ok(false);
             }
             Some(Fault::DelayAnswer(delay)) => tokio::time::sleep(*delay).await,
+            Some(Fault::DelayAnswerUntil(signal)) => signal.cancelled().await,
             _ => {}
         }
         self.thawed().await;

@@ -9,6 +9,9 @@ use crate::trio::Plan;
 
 strict!(embedded_node_changes_access_control);
 
+/// The level at which the cluster has access control.
+const LEVEL_OF_ACCESS_CONTROL: u32 = 2;
+
 fn named(text: &str) -> AccessName {
     AccessName::new(text).expect("valid")
 }
@@ -23,6 +26,7 @@ fn code<T: std::fmt::Debug>(answer: Result<T, CallError>) -> Code {
 async fn embedded_node_changes_access_control() {
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
+    trio.reached(LEVEL_OF_ACCESS_CONTROL).await;
     let hold = |prefix: &str| [Permission::new(Right::Hold, prefix)];
     follower.set_role(&named("worker"), &hold("jobs/")).await.expect("created at a follower");
     assert_eq!(code(follower.set_role(&named("worker"), &hold("jobs *")).await), Code::Invalid);

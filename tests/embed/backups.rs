@@ -110,18 +110,18 @@ async fn restored_cluster_waits_for_the_lost_holders_to_expire() {
     let file = clusters.file("backup");
     let lost = clusters.start("lost").await;
     let leases = lost.leases();
-    let ttl = LeaseOptions::new().ttl(Duration::from_secs(2)).lock_delay(Duration::from_millis(300));
+    let ttl = LeaseOptions::new().ttl(Duration::from_secs(8)).lock_delay(Duration::from_millis(300));
     let held = leases.lease_with("job", ttl).expect("valid").acquire(Wait::No).await.expect("free");
     let info = lost.save_backup(&file, Consistency::Leader).await.expect("saved");
     assert_eq!((info.held, info.current, info.members.as_slice()), (1, true, [1].as_slice()));
     leases.shutdown().await;
     lost.shutdown().await;
-    let short = RestoreOptions::new(LostHolders::StopWithin(Duration::from_millis(2_299)));
-    let error = clusters.restore("new", &file, short).expect_err("the name is not free for 2.3 s");
-    let RestoreError::TooSoon { ttl_ms: 2_000, lock_delay_ms: 300, given_ms: 2_299, .. } = error else {
+    let short = RestoreOptions::new(LostHolders::StopWithin(Duration::from_millis(8_299)));
+    let error = clusters.restore("new", &file, short).expect_err("the name is not free for 8.3 s");
+    let RestoreError::TooSoon { ttl_ms: 8_000, lock_delay_ms: 300, given_ms: 8_299, .. } = error else {
         panic!("{error}")
     };
-    let options = RestoreOptions::new(LostHolders::StopWithin(Duration::from_millis(2_500)));
+    let options = RestoreOptions::new(LostHolders::StopWithin(Duration::from_millis(8_500)));
     clusters.restore("new", &file, options).expect("restored");
     // A restart keeps the time.
     clusters.start("new").await.shutdown().await;
@@ -131,7 +131,7 @@ async fn restored_cluster_waits_for_the_lost_holders_to_expire() {
         let claimed = leases.lease(name).expect("valid").acquire(Wait::No).await;
         let Err(CallError::Refused(problem)) = claimed else { panic!("{name}: {claimed:?}") };
         assert!(problem.detail.contains("restored from a backup"), "{problem:?}");
-        assert!(problem.retry_after_ms.is_some_and(|ms| ms <= 2_501), "{problem:?}");
+        assert!(problem.retry_after_ms.is_some_and(|ms| ms <= 8_501), "{problem:?}");
     }
     let again = leases.lease("job").expect("valid").acquire(Wait::UpTo(SOON)).await.expect("it waits");
     assert!(again > held, "{again} after {held}");

@@ -3,6 +3,8 @@
 mod access;
 mod alone;
 mod backups;
+#[path = "../support/calm.rs"]
+mod calm;
 mod example;
 mod guest;
 mod leaks;

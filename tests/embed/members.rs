@@ -105,17 +105,25 @@ async fn embedded_members_with_tls_are_added_and_replaced() {
         }
     };
     tokio::time::timeout(SOON, ready).await.expect("the nodes are ready");
-    assert_eq!(ready_of(&certificates.ca(), plan.http(1)).await, (200, json!({"ready": true})));
+    let ready = async { while ready_of(&certificates.ca(), plan.http(1)).await != (200, json!({"ready": true})) {} };
+    tokio::time::timeout(SOON, ready).await.expect("node 1 answers that it is ready");
 
     let urls: Vec<String> = (1..=3).map(|id| format!("https://{}", plan.http(id))).collect();
     let endpoints: Endpoints = urls.join(",").parse().expect("valid addresses");
     let trust = ClientTls::trusting(certificates.ca()).expect("a CA");
     let remote = Remote::new(endpoints.with_refresh_interval(Duration::from_millis(500))).with_tls(&trust);
     let manager = LeaseManager::new(remote.clone());
-    let lease = manager.lease_with("job", LeaseOptions::new().ttl(Duration::from_secs(3))).expect("valid options");
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(Duration::from_secs(6))).expect("valid options");
     let token = lease.acquire(Wait::No).await.expect("free");
 
-    let leader = nodes[0].status().await.leader.expect("all nodes are ready");
+    let leader = async {
+        loop {
+            if let Some(leader) = nodes[0].status().await.leader {
+                return leader;
+            }
+        }
+    };
+    let leader = tokio::time::timeout(SOON, leader).await.expect("node 1 knows the leader");
     let at = nodes.iter().position(|node| node.id() != leader).expect("three nodes");
     let fourth = listener().await;
     let (http, peer) = (address(&fourth), format!("127.0.0.1:{}", port::free()));

@@ -39,7 +39,15 @@ async fn waiters(plan: &Plan, count: usize) {
 
 /// Returns the leader of the cluster and the two other nodes.
 async fn roles(plan: &Plan) -> (u64, [u64; 2]) {
-    let leader = remote(plan, 1..=3).cluster().await.expect("an answer").leader.expect("the cluster has a leader");
+    let remote = remote(plan, 1..=3);
+    let known = async {
+        loop {
+            if let Some(leader) = remote.cluster().await.expect("an answer").leader {
+                return leader;
+            }
+        }
+    };
+    let leader = tokio::time::timeout(SOON, known).await.expect("the cluster has a leader");
     let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
     (leader, [others[0], others[1]])
 }

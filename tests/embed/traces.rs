@@ -11,7 +11,7 @@ use tenure::Wait;
 use tenure::node::Node;
 
 use crate::steady::strict;
-use crate::trio::{Plan, SOON};
+use crate::trio::Plan;
 
 strict!(spans_go_to_the_traces_of_the_program);
 
@@ -74,12 +74,7 @@ async fn spans_go_to_the_traces_of_the_program() {
     LazyLock::force(&PROVIDER);
     let trio = Plan::new(&[]).start().await;
     let (leader, follower) = trio.leader_and_follower().await;
-    let reached = async {
-        while follower.status().await.feature_level < LEVEL_OF_TRACES {
-            tokio::time::sleep(SOON / 500).await;
-        }
-    };
-    tokio::time::timeout(SOON, reached).await.expect("the members have the same release");
+    trio.reached(LEVEL_OF_TRACES).await;
     acquire(leader, "untraced").await;
     acquire(follower, "untraced-at-follower").await;
     let at_leader = acquire_in_span(leader, "at-leader").await;

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
+use tenure::config::RaftTimings;
 use tenure::node::{Node, NodeBuilder, StartError};
 use tenure::types::{HolderId, LeaseName};
 use tokio::net::TcpListener;
 
+use crate::calm;
 use crate::port;
 
 /// A timeout that only a hang exceeds.
@@ -19,6 +21,7 @@ pub struct Plan {
     data: PathBuf,
     http: Vec<String>,
     peer: Vec<String>,
+    timings: RaftTimings,
     /// Removes the data on drop. `None` in a plan from another process.
     _folder: Option<TempDir>,
 }
@@ -38,7 +41,7 @@ impl Plan {
         };
         let folder = TempDir::new().expect("a folder");
         let (data, peer) = (folder.path().to_owned(), free_addresses());
-        Plan { data, http, peer, _folder: Some(folder) }
+        Plan { data, http, peer, timings: calm::timings(), _folder: Some(folder) }
     }
 
     /// Encodes the plan for another process, which decodes it with [`from_text`](Self::from_text).
@@ -50,7 +53,9 @@ impl Plan {
         let mut parts = text.splitn(3, ' ');
         let mut addresses = || parts.next().expect("addresses").split(',').map(str::to_owned).collect();
         let (http, peer) = (addresses(), addresses());
-        Plan { data: parts.next().expect("a folder").into(), http, peer, _folder: None }
+        // The tests with processes measure how long an election takes.
+        let timings = RaftTimings::lan();
+        Plan { data: parts.next().expect("a folder").into(), http, peer, timings, _folder: None }
     }
 
     pub fn data(&self) -> &Path {
@@ -63,7 +68,7 @@ impl Plan {
     }
 
     pub fn builder(&self, id: u64) -> NodeBuilder {
-        let builder = Node::builder("embedded").id(id).data(self.data.join(id.to_string()));
+        let builder = Node::builder("embedded").id(id).data(self.data.join(id.to_string())).timings(self.timings);
         let members = (1..).zip(self.http.iter().zip(&self.peer));
         members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer))
     }
@@ -101,6 +106,18 @@ impl Trio {
             }
         };
         tokio::time::timeout(SOON, ready).await.expect("the nodes are ready");
+    }
+
+    /// Waits until the members have agreed on this feature level.
+    pub async fn reached(&self, level: u32) {
+        let reached = async {
+            for node in &self.nodes {
+                while node.status().await.feature_level < level {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        };
+        tokio::time::timeout(SOON, reached).await.expect("the members have the same release");
     }
 
     /// Returns the leader and a follower.

@@ -134,6 +134,7 @@ impl Faulty {
         let Some((tell, released)) = self.faults.withheld.lock().expect("plain").take() else { return answer };
         Box::pin(async move {
             let answer = answer.await;
+            assert!(answer.is_ok(), "the cluster answers the read that the test withholds");
             tell.send(()).expect("the test waits for the answer");
             released.await.expect("the test releases the answer");
             answer

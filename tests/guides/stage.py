@@ -29,7 +29,7 @@ class Event:
     """One line of work.py."""
 
     name: str
-    kind: str  # start, end
+    kind: str  # load, start, end
     company: str  # alone, overlap
     token: str
     at: float
@@ -118,17 +118,21 @@ class Stage:
         lines = file.read_text().splitlines() if file.exists() else []
         return [Event(*words[:4], float(words[4])) for words in (line.split() for line in lines)]
 
-    def wait_start(self, name: str, company: str = "alone", seconds: float = 20) -> Event:
-        """Waits until the work of a program starts, and requires that it runs alone or overlaps."""
+    def wait_event(self, name: str, kind: str, seconds: float) -> Event:
+        """Waits for the first event of this kind of a program."""
 
-        def started() -> list[Event]:
-            return [event for event in self.events() if (event.name, event.kind) == (name, "start")]
+        def found() -> list[Event]:
+            return [event for event in self.events() if (event.name, event.kind) == (name, kind)]
 
         try:
-            wait_for(lambda: bool(started()), seconds, f"the work of {name} starts")
+            wait_for(lambda: bool(found()), seconds, f"the event {kind} of {name}")
         except CheckFailed as error:
             raise CheckFailed(f"{error}\n{self.output(name)}") from None
-        event = started()[0]
+        return found()[0]
+
+    def wait_start(self, name: str, company: str = "alone", seconds: float = 20) -> Event:
+        """Waits until the work of a program starts, and requires that it runs alone or overlaps."""
+        event = self.wait_event(name, "start", seconds)
         require(event.company == company, f"the work of {name} runs {event.company}, expected {company}")
         return event
 

@@ -35,3 +35,6 @@ lead = write_report
 
 if __name__ == "__main__":
     write_report(os.environ.get("TENURE_TOKEN"))
+else:
+    # After the other imports of the program.
+    _report("load", "-", "-")

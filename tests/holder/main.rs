@@ -3,6 +3,8 @@
 
 mod acquiring;
 mod batches;
+#[path = "../support/calm.rs"]
+mod calm;
 mod dropping;
 mod faking;
 mod freezer;

@@ -17,6 +17,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::calm;
+
 /// Short enough for fast tests, and long enough for a busy machine.
 pub const TTL: Duration = Duration::from_millis(900);
 /// The operation timeout of the managers.
@@ -47,6 +49,7 @@ pub struct Holder {
 }
 
 impl World {
+    /// Returns when all nodes are ready.
     pub async fn start(transport: Transport) -> World {
         let dir = in_memory();
         let mut listeners = Vec::new();
@@ -66,11 +69,17 @@ impl World {
             for (id, http, peer) in &members {
                 builder = builder.member(*id, http, peer);
             }
-            let node = builder.peer_listener(peer).start().await.expect("the node starts");
+            let node = builder.timings(calm::timings()).peer_listener(peer).start().await.expect("the node starts");
             addresses.push(address(&http));
             tokio::spawn(tenure::http::serve(http, NodeRef::from(&node), Settings::new(id), stop.clone()));
             nodes.push(node);
         }
+        let ready = async {
+            while nodes.iter().any(|node| node.health().not_ready.is_some()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, ready).await.expect("all nodes are ready in time");
         World { transport, nodes, addresses, stop, _dir: dir }
     }
 

@@ -2,6 +2,8 @@
 
 mod api;
 mod bodies;
+#[path = "../support/calm.rs"]
+mod calm;
 mod cluster;
 mod document;
 mod hostile;

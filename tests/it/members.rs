@@ -41,7 +41,8 @@ impl<'c> Checked<'c> {
         (status, answer)
     }
 
-    /// Sends it again while the new member catches up. Returns the members.
+    /// Sends it again while the new member catches up, or while no transfer of the leadership succeeds in time. Returns
+    /// the members.
     async fn until_done(&self, method: Method, path: &str, id: u64, body: Value) -> Vec<u64> {
         let began = Instant::now();
         loop {
@@ -50,7 +51,7 @@ impl<'c> Checked<'c> {
                 let members = answer["members"].as_array().expect("a list");
                 return members.iter().map(|member| member["id"].as_u64().expect("an id")).collect();
             }
-            assert!(began.elapsed() < SOON && status == 409, "{status} {answer}");
+            assert!(began.elapsed() < SOON && [409, 503, 504].contains(&status), "{status} {answer}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -117,15 +117,24 @@ fn lease() -> String {
     )
 }
 
+/// The timeout of a client in a test that waits for it.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The timeout of a client in a test that bounds the time of a switch to another node.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// An address without a listener.
 async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     listener.local_addr().expect("the listener is bound").to_string()
 }
 
+/// A client whose requests do not time out on a busy machine.
 pub fn remote(endpoints: &[&str]) -> Remote {
-    let endpoints = endpoints.join(",").parse().expect("valid addresses");
-    Remote::new(endpoints).with_timeout(Duration::from_millis(500))
+    remote_with_timeout(endpoints, Duration::from_secs(20))
+}
+
+fn remote_with_timeout(endpoints: &[&str], timeout: Duration) -> Remote {
+    Remote::new(endpoints.join(",").parse().expect("valid addresses")).with_timeout(timeout)
 }
 
 pub fn name() -> LeaseName {
@@ -148,7 +157,7 @@ async fn client_skips_nodes_that_are_down_or_leaderless() {
 
 async fn release_without_any_node_is_unavailable() {
     let leaderless = ScriptedNode::start(vec![problem(Code::NoLeader)]).await;
-    let remote = remote(&[&unused_address().await, &leaderless.address]);
+    let remote = remote_with_timeout(&[&unused_address().await, &leaderless.address], TIMEOUT);
     let error = remote.release(&name(), &Release::new(holder(), TOKEN)).await.expect_err("no node serves the request");
     assert!(matches!(error, CallError::Unavailable(_)), "{error:?}");
     assert!(leaderless.request_count() > 1, "the client retries until the timeout");
@@ -210,7 +219,10 @@ async fn wait_continues_at_the_next_node_when_one_hangs() {
     let good = ScriptedNode::start(vec![lease()]).await;
     let claim = Acquire::new(holder()).wait(Duration::from_secs(60)).ttl(Duration::from_millis(1_500));
     let begun = Instant::now();
-    let granted = remote(&[&hung_address, &good.address]).acquire(&name(), &claim).await.expect("the next node grants");
+    let granted = remote_with_timeout(&[&hung_address, &good.address], SHORT_TIMEOUT)
+        .acquire(&name(), &claim)
+        .await
+        .expect("the next node grants");
     let took = begun.elapsed();
     assert_eq!((granted.token, good.request_count()), (TOKEN, 1));
     assert!(
@@ -252,7 +264,7 @@ async fn watch_opens_at_the_next_node_when_one_hangs() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = hanging.local_addr().expect("the listener is bound").to_string();
     let node = ScriptedNode::start(vec![stream(event(5)), stream(event(6)), stream(event(7))]).await;
-    let remote = remote(&[&address, &node.address]);
+    let remote = remote_with_timeout(&[&address, &node.address], SHORT_TIMEOUT);
     let mut watch = remote.watch("", None);
     assert_eq!(watch.next().await.expect("the next node answers").index, 5);
     let began = Instant::now();
@@ -336,7 +348,7 @@ async fn probed(probes_before_answer: usize, readiness: u16) -> String {
 async fn wait_stays_at_its_node_while_that_is_ready() {
     for (readiness, asked_elsewhere) in [(200, 0), (404, 0), (503, 1)] {
         let (own, other) = (probed(2, readiness).await, ScriptedNode::start(vec![lease()]).await);
-        let claim = Acquire::new(holder()).wait(Duration::from_secs(60)).ttl(Duration::from_millis(1_500));
+        let claim = Acquire::new(holder()).wait(Duration::from_secs(60)).ttl(Duration::from_secs(3));
         let granted = remote(&[&own, &other.address]).acquire(&name(), &claim).await.expect("one of them grants");
         assert_eq!((granted.token, other.request_count()), (TOKEN, asked_elsewhere), "{readiness}");
     }
@@ -344,7 +356,7 @@ async fn wait_stays_at_its_node_while_that_is_ready() {
 
 async fn error_names_the_node_and_its_cause() {
     let address = unused_address().await;
-    let error = remote(&[&address]).queue(&name()).await.expect_err("no node listens");
+    let error = remote_with_timeout(&[&address], TIMEOUT).queue(&name()).await.expect_err("no node listens");
     let CallError::Unavailable(why) = error else { panic!("{error:?}") };
     let cause = why.strip_prefix(&format!("http://{address}/: ")).unwrap_or_else(|| panic!("{why}"));
     assert!(cause.contains("refused"), "{cause}");
@@ -375,7 +387,7 @@ async fn pages_of_a_list_are_read_to_the_last() {
 /// A cluster without a leader refuses at once. Without pauses its clients would ask as fast as they can.
 async fn watch_pauses_after_each_round_of_refusals() {
     let node = ScriptedNode::start(vec![problem(Code::ShuttingDown)]).await;
-    let ended = remote(&[&node.address]).watch("", None).next().await;
+    let ended = remote_with_timeout(&[&node.address], SHORT_TIMEOUT).watch("", None).next().await;
     assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
     // Within half a second, with pauses of 200 ms.
     assert!((2..=4).contains(&node.request_count()), "{}", node.request_count());
@@ -385,7 +397,11 @@ async fn watch_pauses_after_each_round_of_refusals() {
 async fn watch_ends_at_a_refusal_while_a_node_is_down() {
     for (code, is_refused) in [(Code::Unauthenticated, true), (Code::Forbidden, true), (Code::NotReady, false)] {
         let (down, up) = (unused_address().await, ScriptedNode::start(vec![problem(code)]).await);
-        let ended = remote(&[&down, &up.address]).watch("", None).next().await.expect_err("no node opens a stream");
+        let ended = remote_with_timeout(&[&down, &up.address], TIMEOUT)
+            .watch("", None)
+            .next()
+            .await
+            .expect_err("no node opens a stream");
         let refused = matches!(&ended, CallError::Refused(problem) if problem.code == code);
         assert_eq!(refused, is_refused, "{code:?}: {ended:?}");
         assert!(!is_refused || up.request_count() == 2, "{code:?}: {}", up.request_count());
@@ -408,7 +424,7 @@ async fn watch_opens_at_a_node_that_learns_the_token() {
 /// The last answer of a node counts.
 async fn watch_that_a_node_refused_before_an_outage_is_unavailable() {
     let node = ScriptedNode::start(vec![problem(Code::Unauthenticated), problem(Code::NoLeader)]).await;
-    let ended = remote(&[&node.address]).watch("", None).next().await;
+    let ended = remote_with_timeout(&[&node.address], TIMEOUT).watch("", None).next().await;
     assert_eq!(ended, Err(CallError::Unavailable("why".to_owned())));
 }
 
@@ -428,6 +444,7 @@ async fn token_that_an_older_node_would_never_expire_is_revoked() {
     assert_eq!(asked, paths);
     // An error that hides the token would leave it valid forever.
     let node = ScriptedNode::start(vec![answer(200, created), problem(Code::NoLeader)]).await;
-    let unknown = remote(&[&node.address]).create_token(&principal, Some(Duration::from_secs(60))).await;
+    let unknown =
+        remote_with_timeout(&[&node.address], TIMEOUT).create_token(&principal, Some(Duration::from_secs(60))).await;
     assert!(matches!(&unknown, Err(CallError::Unknown { why, .. }) if why.contains("0123456789abcdef")), "{unknown:?}");
 }

@@ -1,17 +1,19 @@
 //! Three nodes over real sockets, each with its own listener: forwarding, redirects, resumed watches, an isolated
 //! leader.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tenure::config::RaftTimings;
 use tenure::http::{self, NodeRef, Settings};
 use tenure::node::Node;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::calm;
 use crate::cluster::SOON;
 use crate::steady::strict;
 
@@ -35,6 +37,10 @@ pub struct ThreeNodes {
 impl ThreeNodes {
     /// Returns when all nodes are ready.
     pub async fn start() -> ThreeNodes {
+        ThreeNodes::with_timings(calm::timings()).await
+    }
+
+    async fn with_timings(timings: RaftTimings) -> ThreeNodes {
         let (mut http, mut peer) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             http.push(TcpListener::bind("127.0.0.1:0").await.expect("a free port"));
@@ -47,8 +53,8 @@ impl ThreeNodes {
         let mut starts = Vec::new();
         for (id, listener) in (1..).zip(peer) {
             let members = (1..).zip(addresses.iter().zip(&peers));
-            let builder =
-                Node::builder("three-nodes").id(id).data(data.path().join(id.to_string())).peer_listener(listener);
+            let builder = Node::builder("three-nodes").id(id).data(data.path().join(id.to_string()));
+            let builder = builder.timings(timings).peer_listener(listener);
             starts.push(members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer)).start());
         }
         let started = futures_util::future::join_all(starts).await;
@@ -77,7 +83,8 @@ impl ThreeNodes {
         });
         let [_, listener] = listeners;
         let builder = Node::builder("three-nodes").id(4).data(self.data.path().join("4")).join();
-        let builder = builder.peer_listener(listener.expect("a free port")).member(4, &http, &peer);
+        let builder =
+            builder.timings(calm::timings()).peer_listener(listener.expect("a free port")).member(4, &http, &peer);
         let members = (1..).zip(self.addresses.iter().zip(&self.peers));
         let builder = members.fold(builder, |builder, (id, (http, peer))| builder.member(id, http, peer));
         self.nodes.push(builder.start().await.expect("the node starts"));
@@ -92,6 +99,17 @@ impl ThreeNodes {
         self.client.get(self.url(id, path))
     }
 
+    /// The status of the cluster as node `id` sees it, once the leader has answered it in time.
+    async fn view(&self, id: u64) -> (u16, Value) {
+        let began = Instant::now();
+        loop {
+            let (status, view) = answer(self.get(id, "/v1/cluster")).await;
+            if !view["leader"].is_null() || began.elapsed() > SOON {
+                return (status, view);
+            }
+        }
+    }
+
     async fn acquire(&self, id: u64, name: &str, holder: &str) -> Response {
         let claim = self.client.post(self.url(id, &format!("/v1/leases/{name}/acquire")));
         let answer = claim.json(&json!({"holder": holder, "ttl_ms": 60000})).send().await.expect("an answer");
@@ -101,8 +119,14 @@ impl ThreeNodes {
 
     /// The leader, and a follower.
     pub async fn roles(&self) -> (u64, u64) {
-        let status = self.nodes[0].status().await;
-        let leader = status.leader.expect("all nodes are ready");
+        let known = async {
+            loop {
+                if let Some(leader) = self.nodes[0].status().await.leader {
+                    return leader;
+                }
+            }
+        };
+        let leader = tokio::time::timeout(SOON, known).await.expect("node 1 knows the leader in time");
         (leader, leader % 3 + 1)
     }
 
@@ -204,7 +228,7 @@ async fn follower_reports_the_lag_of_each_member() {
     let cluster = ThreeNodes::start().await;
     let (leader, follower) = cluster.roles().await;
     cluster.acquire(leader, "job", "a").await;
-    let (status, view) = answer(cluster.get(follower, "/v1/cluster")).await;
+    let (status, view) = cluster.view(follower).await;
     assert_eq!((status, &view["node"], &view["leader"]), (200, &json!(follower), &json!(leader)), "{view}");
     assert!(view["term"].as_u64() > Some(0) && view["applied"].as_u64() > Some(0), "{view}");
     let members = view["members"].as_array().expect("a list");
@@ -225,7 +249,9 @@ async fn follower_reports_the_lag_of_each_member() {
 
 /// Two of three nodes stop. The third was the leader.
 async fn isolated_leader_answers_no_current_read() {
-    let mut cluster = ThreeNodes::start().await;
+    // An isolated leader answers requests after four leadership leases.
+    let timings = RaftTimings::lan();
+    let mut cluster = ThreeNodes::with_timings(timings).await;
     cluster.acquire(1, "job", "a").await;
     let (leader, _) = cluster.roles().await;
     cluster.nodes.retain(|node| node.id() == leader);
@@ -245,7 +271,10 @@ async fn isolated_leader_answers_no_current_read() {
     let stale = cluster.get(leader, "/v1/leases/job?consistency=stale").send().await.expect("an answer");
     assert_eq!(stale.status(), 200);
     let age: u64 = stale.headers()["x-tenure-stale-ms"].to_str().expect("text").parse().expect("a number");
-    assert!(age >= 650, "without a majority for two leadership leases, the age is only {age} ms");
+    assert!(
+        age >= 2 * timings.election_timeout_max_ms,
+        "without a majority for two leadership leases, the age is only {age} ms"
+    );
     let (status, view) = answer(cluster.get(leader, "/v1/cluster")).await;
     assert_eq!((status, &view["leader"]), (200, &Value::Null), "{view}");
     assert_eq!(answer(cluster.get(leader, "/readyz")).await.1["code"], json!("not_ready"));

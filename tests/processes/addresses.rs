@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::commands::{CommandOutput, run_at};
+use crate::probe;
 use crate::process::{Process, tenure};
 use crate::steady::strict;
 use crate::tls;
@@ -48,10 +49,7 @@ async fn works(cluster: &Cluster, endpoints: &str, credentials: &str) {
     let line = format!("lease acquire jobs --holder a --ttl 60s {credentials}");
     until_done(cluster, endpoints, line.trim_end()).await;
     for node in NODES {
-        let mut probe = tenure();
-        probe.args(["probe", "ready", "--node", &node.to_string(), "--config"]).arg(cluster.config());
-        let probed = output_of(probe);
-        assert_eq!(probed.code, Some(0), "{probed:?}");
+        probe::succeeds(cluster, "ready", &node.to_string()).await;
     }
     let mut doctor = tenure();
     doctor.args(["doctor", "-o", "json", "--node", "1", "--config"]).arg(cluster.config());

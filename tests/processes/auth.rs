@@ -9,6 +9,7 @@ use tenure::client::{CallError, Endpoints, Remote};
 use tenure::types::Consistency;
 use tenure::{FencingToken, Lease, LeaseManager, LeaseName, LeaseOptions, Wait};
 
+use crate::calm;
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::commands::{CommandOutput, run_at};
 use crate::plain_http;
@@ -37,18 +38,35 @@ pub struct Guarded {
 }
 
 impl Guarded {
+    /// Starts a cluster with these settings, which follow those of the section `raft`.
     pub async fn start(settings: &str) -> Guarded {
-        Guarded::enable(Cluster::start(settings).await).await
+        Guarded::enable(Cluster::start(&format!("{}{settings}", calm::SETTINGS)).await).await
     }
 
     /// Turns access control on in a running cluster.
     pub async fn enable(cluster: Cluster) -> Guarded {
+        cluster.settled().await;
         done(&cluster, None, "auth role set admin --admin").await;
         done(&cluster, None, "auth principal set root --role admin").await;
         let root = done(&cluster, None, "auth token create root").await.trim_end().to_owned();
         let guarded = Guarded { cluster, root };
+        for id in NODES {
+            guarded.cluster.caught_up(id).await;
+        }
         guarded.admin("auth enable").await;
+        guarded.caught_up().await;
         guarded
+    }
+
+    /// A node that does not lead.
+    async fn follower(&self) -> u64 {
+        let (began, remote) = (Instant::now(), self.remote(&self.root, 1));
+        loop {
+            if let Some(leader) = remote.cluster().await.expect("allowed").leader {
+                return NODES.into_iter().find(|id| *id != leader).expect("three nodes");
+            }
+            assert!(began.elapsed() < SOON, "node 1 knows no leader");
+        }
     }
 
     /// Runs a command of the administrator.
@@ -60,7 +78,29 @@ impl Guarded {
     pub async fn principal(&self, name: &str, rights: &str) -> String {
         self.admin(&format!("auth role set {name} {rights}")).await;
         self.admin(&format!("auth principal set {name} --role {name}")).await;
-        self.admin(&format!("auth token create {name}")).await.trim_end().to_owned()
+        let token = self.admin(&format!("auth token create {name}")).await.trim_end().to_owned();
+        self.caught_up().await;
+        token
+    }
+
+    /// Waits until all running nodes have applied what one of them has applied now.
+    async fn caught_up(&self) {
+        let began = Instant::now();
+        let root = format!("Bearer {}", self.root);
+        let applied = async |id: u64| {
+            let (_, status) = self.status(id, Method::GET, "/v1/cluster", Some(&root)).await;
+            serde_json::from_str::<Value>(&status).ok().and_then(|status| status["applied"].as_u64())
+        };
+        let mut target = None;
+        for id in self.cluster.nodes.keys() {
+            target = target.max(applied(*id).await);
+        }
+        for id in self.cluster.nodes.keys() {
+            while applied(*id).await < target {
+                assert!(began.elapsed() < SOON, "node {id} has not caught up");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
     }
 
     pub async fn run(&self, token: &str, line: &str) -> CommandOutput {
@@ -117,15 +157,6 @@ fn name(text: &str) -> LeaseName {
     LeaseName::new(text).expect("valid")
 }
 
-/// Reads a lease until the node knows the token of the client.
-pub async fn until_allowed(remote: &Remote) {
-    let start = Instant::now();
-    while let Err(error) = remote.get(&name("jobs/a")).await {
-        assert!(start.elapsed() < SOON, "{error:?}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
 /// The code of a refusal.
 fn refused<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
     match result {
@@ -143,7 +174,11 @@ async fn access_control_is_set_up_with_a_few_commands() {
     let worker = guarded.principal("worker", "--hold jobs/").await;
     assert_eq!(guarded.run(&worker, "lease acquire jobs/a --holder a --ttl 60s").await.code, Some(0));
     assert_eq!(guarded.run(&worker, "lease list jobs/").await.code, Some(0));
-    assert_eq!(guarded.run(&worker, "cluster status").await.code, Some(0));
+    let began = Instant::now();
+    // The status of a node that does not know the leader is no success.
+    while guarded.run(&worker, "cluster status").await.code != Some(0) {
+        assert!(began.elapsed() < SOON, "a status is open to each principal");
+    }
     for line in [
         "lease acquire other --holder a --ttl 60s",
         "lease get other",
@@ -170,7 +205,13 @@ async fn access_control_is_set_up_with_a_few_commands() {
         .into_iter()
         .chain([("/metrics", false), ("/v1/cluster", false), ("/v1/watch?prefix=jobs/", false)])
     {
-        let (status, body) = guarded.status(1, Method::GET, path, None).await;
+        let began = Instant::now();
+        let (status, body) = loop {
+            let (status, body) = guarded.status(1, Method::GET, path, None).await;
+            if status != StatusCode::SERVICE_UNAVAILABLE || began.elapsed() > SOON {
+                break (status, body);
+            }
+        };
         assert_eq!(status, if open { StatusCode::OK } else { StatusCode::UNAUTHORIZED }, "{path}: {body}");
     }
     let shown: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
@@ -250,16 +291,11 @@ async fn operator_hands_over_a_lease_of_another_principal() {
 async fn revoked_token_stops_on_each_node_at_once() {
     let guarded = Guarded::start("").await;
     let token = guarded.principal("worker", "--hold jobs/").await;
-    let leader = guarded.remote(&guarded.root, 1).cluster().await.expect("allowed").leader.expect("a leader");
-    let follower = NODES.into_iter().find(|id| *id != leader).expect("three nodes");
+    let follower = guarded.follower().await;
     let manager = LeaseManager::new(guarded.remote(&token, follower));
-    let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(2))).expect("valid");
+    let lease = manager.lease_with("jobs/a", LeaseOptions::default().ttl(Duration::from_secs(6))).expect("valid");
     lease.acquire(Wait::No).await.expect("free");
     let stale = NODES.map(|node| guarded.remote(&token, node).with_consistency(Consistency::Stale));
-    for remote in &stale {
-        // A node that has not applied the new token yet refuses it.
-        until_allowed(remote).await;
-    }
     let watch = plain_http::client().get(format!("{}/v1/watch?prefix=jobs/", guarded.url(follower)));
     let mut watch = watch.header("authorization", format!("Bearer {token}")).send().await.expect("an answer");
     assert_eq!(watch.status(), StatusCode::OK);
@@ -311,8 +347,7 @@ async fn lost_administrator_is_replaced_at_a_node() {
     let mut guarded = Guarded::start("").await;
     let worker = guarded.principal("worker", "--hold jobs/").await;
     run_with(&guarded.cluster, None, "auth token create root").await.refused("unauthenticated");
-    let leader = guarded.remote(&guarded.root, 1).cluster().await.expect("allowed").leader.expect("a leader");
-    let follower = NODES.into_iter().find(|id| *id != leader).expect("three nodes");
+    let follower = guarded.follower().await;
     guarded.cluster.kill(follower);
     let config = guarded.cluster.config().to_owned();
     let restarted = guarded.cluster.process_with(follower, &config, &["--disable-access-control"]);
@@ -330,6 +365,7 @@ async fn lost_administrator_is_replaced_at_a_node() {
     run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
     // The node turns access control off only once. Roles, principals and other tokens stay.
     assert_eq!(guarded.run(&worker, "lease acquire jobs/a --holder a --ttl 60s").await.code, Some(0));
+    tls::said(&guarded.cluster, follower, "access control is off").await;
     let said = guarded.cluster.node(follower).said();
     assert_eq!(said.matches("access control is off").count(), 1, "{said}");
     run_with(&guarded.cluster, None, "auth status").await.refused("unauthenticated");
@@ -435,29 +471,45 @@ async fn reached_cluster_serves_only_identified_clients() {
         run_at(&cluster, &tls::https(&cluster), format!("{line} --ca {ca} {credential}").trim_end()).await
     };
     let with_token = format!("--access-token-file {}", token.display());
-    for line in ["auth role set admin --admin", "auth principal set root --role admin", "auth token create root"] {
+    let began = Instant::now();
+    // The members must have agreed on the feature level of access control.
+    while run("auth role set admin --admin", &certificate).await.code != Some(0) {
+        assert!(began.elapsed() < SOON, "the cluster does not serve");
+    }
+    for line in ["auth principal set root --role admin", "auth token create root"] {
         let output = run(line, &certificate).await;
         assert_eq!(output.code, Some(0), "{line}: {output:?}");
         std::fs::write(&token, output.stdout).expect("writable");
     }
     let claim = "lease acquire a --holder h --ttl 60s";
+    let applied = async |credential: &str, code: Option<i32>| {
+        for endpoint in tls::https(&cluster).split(',') {
+            let (began, line) = (Instant::now(), format!("lease get a --consistency stale --ca {ca} {credential}"));
+            while run_at(&cluster, endpoint, &line).await.code != code {
+                assert!(began.elapsed() < SOON, "{endpoint} has not applied the change");
+            }
+        }
+    };
     run(claim, "").await.refused("unauthenticated");
     run("lease get a", "").await.refused("unauthenticated");
     run("cluster status", "").await.refused("unauthenticated");
     run(claim, &with_token).await.refused("unauthenticated");
 
     assert_eq!(run("auth enable", &format!("{certificate} {with_token}")).await.code, Some(0));
+    // A node refuses the certificate as soon as it has applied the change.
+    applied(&certificate, Some(1)).await;
     run(claim, "").await.refused("unauthenticated");
     assert_eq!(run(claim, &with_token).await.code, Some(0), "a token is enough");
     run("lease get a", &certificate).await.refused("unauthenticated");
 
     assert_eq!(run("auth disable", &with_token).await.code, Some(0));
+    applied(&certificate, Some(0)).await;
     run("lease get a", &with_token).await.refused("unauthenticated");
     assert_eq!(run("lease get a", &certificate).await.code, Some(0));
 }
 
 async fn access_control_survives_restarts_and_restores() {
-    let mut guarded = Guarded::start("[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n").await;
+    let mut guarded = Guarded::start("snapshot_every = 100\nsnapshot_keep = 10\n").await;
     let worker = guarded.principal("worker", "--hold jobs/").await;
     let held = guarded.run(&worker, "lease acquire jobs/kept --holder h --ttl 10m").await.stdout;
     for _ in 0..120 {

@@ -20,6 +20,8 @@ static TURN: Mutex<()> = Mutex::const_new(());
 /// The limit for events that come soon unless there is a fault, also on a busy machine.
 pub const SOON: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
+/// The feature level of this release.
+const NEWEST_LEVEL: u64 = 5;
 pub const NODES: [u64; 3] = [1, 2, 3];
 
 /// Waits until no other cluster runs.
@@ -181,10 +183,36 @@ impl Cluster {
         }
     }
 
+    /// The cluster as node `id` sees it. Waits until the node has started.
+    pub async fn status(&self, id: u64) -> Value {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.ask(id, "/v1/cluster").await {
+                return status;
+            }
+            assert!(began.elapsed() < SOON, "node {id} does not answer within {SOON:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until all nodes know the leader, and the members have agreed on the newest feature level.
+    pub async fn settled(&self) {
+        let began = Instant::now();
+        for id in NODES {
+            loop {
+                let status = self.status(id).await;
+                if !status["leader"].is_null() && status["feature_level"] == NEWEST_LEVEL {
+                    break;
+                }
+                assert!(began.elapsed() < SOON, "node {id}: {status}");
+                tokio::time::sleep(POLL).await;
+            }
+        }
+    }
+
     /// The current term of node `id`.
     pub async fn term(&self, id: u64) -> u64 {
-        let status = self.ask(id, "/v1/cluster").await;
-        status.and_then(|status| status["term"].as_u64()).unwrap_or_else(|| panic!("node {id} does not answer"))
+        self.status(id).await["term"].as_u64().expect("a node reports its term")
     }
 
     /// A running node that does not lead.
@@ -196,9 +224,9 @@ impl Cluster {
     /// Waits until node `id` has applied the entries that the leader had applied before this call.
     pub async fn caught_up(&self, id: u64) {
         let leader = self.leader().await;
-        let target = self.ask(leader, "/v1/cluster").await.expect("the leader answers")["applied"].as_u64();
+        let target = self.status(leader).await["applied"].as_u64();
         let began = Instant::now();
-        while self.ask(id, "/v1/cluster").await.is_none_or(|status| status["applied"].as_u64() < target) {
+        while self.status(id).await["applied"].as_u64() < target {
             assert!(began.elapsed() < SOON, "node {id} has not caught up after {SOON:?}");
             tokio::time::sleep(POLL).await;
         }

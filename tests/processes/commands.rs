@@ -203,6 +203,7 @@ async fn commands_hand_over_revoke_and_watch() {
 
 async fn exit_code_shows_refused_unknown_or_unavailable() {
     let mut cluster = Cluster::start("").await;
+    cluster.settled().await;
     let leader = cluster.leader().await;
     let status = json(&cluster, "cluster status").await;
     assert_eq!((&status["leader"], status["members"].as_array().map(Vec::len)), (&leader.into(), Some(3)), "{status}");
@@ -431,7 +432,7 @@ async fn stale_read_works_without_a_majority() {
     }
     let began = Instant::now();
     let failed = loop {
-        let read = run(&cluster, "lease get jobs --timeout 1s").await;
+        let read = run(&cluster, "lease get jobs --timeout 10s").await;
         match read.code {
             Some(0) => assert!(began.elapsed() < SOON, "the leader still leads"),
             _ => break read,
@@ -457,10 +458,10 @@ async fn stale_read_works_without_a_majority() {
     assert!(wrong.code == Some(2) && wrong.stderr.contains("expected leader, linearizable or stale"), "{wrong:?}");
 }
 
-/// Waits until a node has logged this text.
-async fn logs(cluster: &mut Cluster, id: u64, text: &str) {
+/// Waits until a node has logged this text this often.
+async fn logs(cluster: &mut Cluster, id: u64, text: &str, count: usize) {
     let began = Instant::now();
-    while !cluster.node(id).said().contains(text) {
+    while cluster.node(id).said().matches(text).count() < count {
         assert!(began.elapsed() < SOON, "node {id} does not log {text:?}: {}", cluster.node(id).said());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -475,12 +476,15 @@ async fn survivor_reports_the_loss_of_the_quorum() {
         let dead: Vec<u64> = NODES.into_iter().filter(|id| *id != survivor).collect();
         // Each node notes the contacts once a second.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
-        assert!(!cluster.node(survivor).said().contains("quorum"), "the formation is no loss");
+        // A node can lose the others before the kills only if it starts long before them.
+        let losses = |cluster: &mut Cluster| cluster.node(survivor).said().matches("quorum lost").count();
+        let before = losses(&mut cluster);
+        assert_eq!(before, cluster.node(survivor).said().matches("quorum regained").count(), "all nodes run");
         for id in &dead {
             cluster.kill(*id);
         }
         let killed = Instant::now();
-        logs(&mut cluster, survivor, "quorum lost").await;
+        logs(&mut cluster, survivor, "quorum lost", before + 1).await;
         let endpoints = cluster.client.endpoints();
         let endpoint = endpoints.split(',').nth(place(survivor)).expect("three nodes");
         let most = killed.elapsed().as_millis() as u64 + 2_000;
@@ -498,7 +502,7 @@ async fn survivor_reports_the_loss_of_the_quorum() {
         let table = run_at(&cluster, endpoint, "cluster status").await;
         assert!(table.stderr.contains("no leader") && table.stdout.matches(" ago").count() == 3, "{table:?}");
         cluster.launch(dead[0]);
-        logs(&mut cluster, survivor, "quorum regained").await;
-        assert_eq!(cluster.node(survivor).said().matches("quorum lost").count(), 1);
+        logs(&mut cluster, survivor, "quorum regained", before + 1).await;
+        assert_eq!(losses(&mut cluster), before + 1);
     }
 }

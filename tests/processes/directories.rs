@@ -112,6 +112,7 @@ async fn wiped_first_node_forms_no_second_cluster() {
     // Node 1 forms the cluster on its first start.
     fs::remove_dir_all(cluster.data(1)).expect("no process uses it");
     cluster.launch(1);
+    cluster.status(1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(cluster.term(1).await, 0, "node 1 started an election in a second cluster");
     cluster.launch(2);

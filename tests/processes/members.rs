@@ -346,7 +346,7 @@ async fn member_moves_to_other_addresses() {
     }
     assert!(!process.said().contains("other addresses"), "{}", process.said());
     // The answer has the addresses that the leader knows. The moved node itself needs them in its log.
-    let leader = cluster.ask(cluster.leader().await, "/v1/cluster").await.expect("the leader answers");
+    let leader = cluster.status(cluster.leader().await).await;
     let applied = async || run_at(&cluster, &format!("127.0.0.1:{http}"), "cluster status -o json").await.json();
     while applied().await["applied"].as_u64() < leader["applied"].as_u64() {
         assert!(began.elapsed() < SOON, "{}", process.said());

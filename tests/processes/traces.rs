@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::calm;
 use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::otlp::{Receiver, Span};
@@ -23,27 +24,15 @@ strict!(
 );
 steady!(silent_receiver_delays_neither_requests_nor_shutdown);
 
-/// The level at which nodes send each other the spans of their callers.
-const LEVEL_OF_TRACES: u64 = 3;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A cluster whose nodes export to `receiver` and have the level of traces.
+/// A cluster whose nodes export to `receiver`.
 async fn start(receiver: &Receiver) -> Cluster {
-    let mut cluster = Cluster::new("").await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
     cluster.variables = receiver.variables();
     cluster.launch_all().await;
-    for id in NODES {
-        let began = Instant::now();
-        while cluster
-            .ask(id, "/v1/cluster")
-            .await
-            .is_none_or(|status| status["feature_level"].as_u64() < Some(LEVEL_OF_TRACES))
-        {
-            assert!(began.elapsed() < SOON, "node {id} does not reach level {LEVEL_OF_TRACES}");
-            tokio::time::sleep(SOON / 500).await;
-        }
-    }
+    cluster.settled().await;
     cluster
 }
 
@@ -193,7 +182,7 @@ async fn malformed_trace_headers_are_ignored() {
 
 async fn nothing_is_exported_without_an_endpoint() {
     let receiver = Receiver::start().await;
-    let mut cluster = Cluster::new("").await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
     // Node 1 has no endpoint, and each of the others turns the exporter off in another way.
     let off = [None, Some(("OTEL_SDK_DISABLED", "true")), Some(("OTEL_TRACES_EXPORTER", "none"))];
     for (id, off) in NODES.into_iter().zip(off) {
@@ -220,7 +209,7 @@ async fn silent_receiver_delays_neither_requests_nor_shutdown() {
     const QUEUE: &str = "16";
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-    let mut cluster = Cluster::new("").await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
     cluster.variables = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
         ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),

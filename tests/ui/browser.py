@@ -9,7 +9,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from selenium import webdriver
-from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    WebDriverException,
+)
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -21,13 +27,16 @@ BINARY = os.environ.get("TENURE_BINARY", "target/debug/tenure")
 WITHIN = 15  # seconds
 WIDE = (1280, 800)
 PHONE = (390, 844)
+# These errors come before the click.
+BEFORE_CLICK = (
+    ElementClickInterceptedException,
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 
-# Counts the time that the main thread is busy, before the page has any script.
+# Runs before the scripts of the page.
 OBSERVER = """
-window.tasks = []; // each with its start in milliseconds since 1970, and its duration
-new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) window.tasks.push([performance.timeOrigin + entry.startTime, entry.duration]);
-}).observe({ type: "longtask", buffered: true });
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.effectiveDirective));
 """
@@ -120,15 +129,15 @@ class PageTest(unittest.TestCase):
     def find(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
-    def wait(self, condition, what, within=WITHIN):
+    def wait(self, condition, what, within=WITHIN, repeated=WebDriverException):
         until = time.monotonic() + within
         while True:
             try:
                 value = condition()
                 if value:
                     return value
-            except (StaleElementReferenceException, WebDriverException):
-                value = None
+            except repeated:
+                pass
             if time.monotonic() > until:
                 self.fail(f"not within {within} s: {what}")
             time.sleep(0.03)
@@ -146,7 +155,21 @@ class PageTest(unittest.TestCase):
         return self.wait(lambda: (one := self.find(selector)).is_displayed() and one, f"{selector} is visible")
 
     def click(self, selector):
-        self.wait_visible(selector).click()
+        """Clicks on the first visible element and returns its label. The page can replace it between two commands."""
+
+        def clicked():
+            element = next((one for one in self.driver.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()), None)
+            if element is None:
+                return None
+            label = element.get_attribute("aria-label") or "clicked"
+            element.click()
+            return label
+
+        return self.wait(clicked, f"a click on {selector}", repeated=BEFORE_CLICK)
+
+    def choose_leader(self):
+        """Opens the dialog that makes a follower the leader. Returns the number of its node."""
+        return int(self.click('button[aria-label^="Make node "]').split()[2])
 
     def keys(self, *keys):
         for key in keys:
@@ -173,7 +196,7 @@ class PageTest(unittest.TestCase):
         self.wait(lambda: any(row[:2] == (name, state) for row in self.rows()), f"{name} is {state}", within)
 
     def press_chip(self, state):
-        self.find(f'.chip[data-kind="{state}"]').click()
+        self.click(f'.chip[data-kind="{state}"]')
 
 
 def three_nodes():

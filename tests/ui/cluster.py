@@ -91,11 +91,11 @@ class Cluster:
         os.kill(node.process.pid, signal.SIGKILL)
         node.process.wait()
 
-    def leader(self, asked=None):
+    def leader(self, asked=None, token=None):
         """The node that leads, as another node sees it."""
         until = time.monotonic() + READY_WITHIN
         while time.monotonic() < until:
-            status = request((asked or self.nodes[0]).url, "GET", "/v1/cluster")
+            status = request((asked or self.nodes[0]).url, "GET", "/v1/cluster", token=token)
             if status["leader"] and status["quorum"]:
                 return self.nodes[status["leader"] - 1]
             time.sleep(0.05)

@@ -124,12 +124,11 @@ class Operator(PageTest):
 
     def test_transfer_makes_another_node_the_leader(self):
         self.open(self.url)
-        target = next(node for node in three_nodes().nodes if node.url != self.url)
-        self.click(f'button[aria-label="Make node {target.id} the leader"]')
+        target = self.choose_leader()
         self.click("dialog .primary")
-        self.wait_text("#toast", f"Node {target.id} leads")
-        self.wait_text("#leader", f"Node {target.id}")
-        self.wait_text("#timeline-list", f"Node {target.id} leads in term")
+        self.wait_text("#toast", f"Node {target} leads")
+        self.wait_text("#leader", f"Node {target}")
+        self.wait_text("#timeline-list", f"Node {target} leads in term")
 
     def test_keyboard_alone_opens_and_revokes_a_lease(self):
         cluster.acquire(self.url, "0-keyboard", "worker-1")

@@ -38,7 +38,8 @@ class Page(PageTest):
         self.wait_text("#own-node", "answers this page and is ready")
         self.assertEqual(self.script("return window.violations"), [])
         errors = [entry for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
-        self.assertEqual(errors, [])
+        # A node answers so during an election.
+        self.assertEqual([entry for entry in errors if "status of 503" not in entry["message"]], [])
 
     def test_page_works_below_the_path_of_a_proxy(self):
         proxy = Proxy(three_nodes().nodes[0].url, "/tools/tenure")

@@ -98,7 +98,7 @@ class Requests(PageTest):
         self.addCleanup(release.set)
 
         def take(_handler, path):
-            if path.startswith("/v1/leases/slow-a/explain?holder=") and release.wait(10):
+            if path.startswith("/v1/leases/slow-a/explain?holder=") and release.wait(60):
                 answered.set()
             return False
 
@@ -120,6 +120,6 @@ class Requests(PageTest):
         self.script("location.hash = '#lease/slow-b'")
         self.wait_text("#detail-name", "slow-b")
         release.set()
-        self.assertTrue(answered.wait(10))
+        self.assertTrue(answered.wait(60))
         self.wait(lambda: self.script("return window.isUsed"), "the page has the answer")
         self.assertEqual(self.text("#explanation"), "")

@@ -227,7 +227,10 @@ class Driver:
             acquired.set_result({"outcome": "held", "token": token})
             try:
                 while True:
-                    write({"event": "work", "lease": lease.name, "token": token, "at_ns": at_ns()})
+                    # The clock is read before the lease is asked: at this time the lease was held.
+                    at = at_ns()
+                    held.check_held()
+                    write({"event": "work", "lease": lease.name, "token": token, "at_ns": at})
                     await asyncio.sleep(WORK_INTERVAL)
             finally:
                 why = lease.state.kind if lease.state.kind in ("ending", "lost") else "stopped"
@@ -276,12 +279,18 @@ class Driver:
             try:
                 async with election.leader() as leadership:
                     term = {"election": election.name, "token": str(leadership.token)}
-                    write({"event": "elected", **term, "at_ns": at_ns()})
+                    last = at_ns()
+                    write({"event": "elected", **term, "at_ns": last})
                     try:
-                        await leadership.wait_lost()
+                        # The clock is read before the client is asked: at this time it led.
+                        at = at_ns()
+                        while leadership.is_leader:
+                            last = at
+                            await asyncio.sleep(WORK_INTERVAL)
+                            at = at_ns()
                     finally:
                         # Before the release: the next leader can be elected after it.
-                        write({"event": "deposed", **term, "at_ns": at_ns()})
+                        write({"event": "deposed", **term, "at_ns": last})
             except tenure.LeaseLost:
                 continue
             except tenure.ShutDown:

@@ -198,11 +198,17 @@ class Driver:
             try:
                 with election.campaign() as leadership:
                     term = {"election": name, "token": str(leadership.token)}
-                    write({"event": "elected", **term, "at_ns": at_ns()})
-                    while leadership.is_leader and not stop.is_set():
-                        stop.wait(WORK_INTERVAL)
+                    last = at_ns()
+                    write({"event": "elected", **term, "at_ns": last})
+                    # The clock is read before the client is asked: at this time it led.
+                    at = at_ns()
+                    while leadership.is_leader:
+                        last = at
+                        if stop.wait(WORK_INTERVAL):
+                            break
+                        at = at_ns()
                     # Before the release: the next leader can be elected after it.
-                    write({"event": "deposed", **term, "at_ns": at_ns()})
+                    write({"event": "deposed", **term, "at_ns": last})
             except tenure.ShutDown:
                 return
 

@@ -25,6 +25,7 @@ class Managed:
         self.server = server
         self.clock = clock
         self.manager = LeaseManager(server.urls, holder="me", clock=clock, **options)
+        self._operation_timeout = self.manager._core.keeper._operation_timeout
 
     async def pass_time(self, seconds: float, step: float = 0.1) -> None:
         """Moves the clock in steps that the keeper sees."""
@@ -39,19 +40,24 @@ class Managed:
         self.manager._core.keeper._operation_timeout = 0.05
         self.server.on("renew", handler)
 
+    def heal_renewals(self) -> None:
+        """Answers the next renewals with a success, however long that takes."""
+        self.manager._core.keeper._operation_timeout = self._operation_timeout
+        self.server.on("renew", renewed)
+
     def wake(self) -> None:
         """Lets the keeper look at the clock now, and not after up to 100 ms."""
         self.manager._core.keeper._wake.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits for a condition."""
+    async def until(self, condition: Callable[[], bool], limit: float = 10) -> None:
+        """Waits for a condition, at most this many seconds."""
 
         async def poll() -> None:
             while not condition():
                 self.wake()
                 await asyncio.sleep(0.001)
 
-        await asyncio.wait_for(poll(), 10)
+        await asyncio.wait_for(poll(), limit)
 
 
 @asynccontextmanager

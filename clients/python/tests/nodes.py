@@ -95,7 +95,16 @@ class Cluster:
 
     def enable_access_control(self) -> str:
         """Turns access control on. Returns the token of an administrator."""
-        self.auth("role", "set", "admin", "--admin")
+        # The cluster refuses the change until all members have said that they support it.
+        until = time.monotonic() + READY_WITHIN
+        while True:
+            try:
+                self.auth("role", "set", "admin", "--admin")
+                break
+            except subprocess.CalledProcessError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
         self.auth("principal", "set", "root", "--role", "admin")
         token = self.auth("token", "create", "root")
         self.auth("enable", token=token)

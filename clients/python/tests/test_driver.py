@@ -70,7 +70,9 @@ class Driver:
 async def driver(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
     pipe, file = asyncio.subprocess.PIPE, str(FOLDER / request.param)
     driver = Driver(await asyncio.create_subprocess_exec(sys.executable, file, stdin=pipe, stdout=pipe))
-    opened = await driver.send("open", endpoints=cluster.urls, holder="driver", operation_timeout_ms=2000, drift_permille=10)
+    opened = await driver.send(
+        "open", endpoints=cluster.urls, holder="driver", operation_timeout_ms=10_000, drift_permille=10
+    )
     assert "error" not in opened
     yield driver
     assert await driver.end() == 0

@@ -32,17 +32,18 @@ async def test_lease_is_lost_and_the_client_recovers(
     try:
         for node in NODES:
             cluster.wait_ready(node)
-        async with LeaseManager(cluster.urls, operation_timeout=1) as manager, LeaseManager(cluster.urls) as other:
+        async with LeaseManager(cluster.urls, operation_timeout=3) as manager, LeaseManager(cluster.urls) as other:
             kinds: list[str] = []
+            while (leader := (await other.client.cluster())["leader"]) is None:
+                await asyncio.sleep(0.01)
             waiting = other.handle("outage", ttl=10)
             with pytest.raises(LeaseLost) as caught:
-                async with manager.lease("outage", ttl=4) as lease:
+                # A wait for the lease extends the timeout.
+                async with manager.lease("outage", ttl=8, wait=20) as lease:
                     token = lease.check_held()
                     acquired = asyncio.ensure_future(waiting.acquire(wait=120))
                     while (await other.client.queue("outage"))["total"] == 0:
                         await asyncio.sleep(0.01)
-                    leader = (await manager.client.cluster())["leader"]
-                    assert leader is not None
                     stopped = chosen(leader)
                     lease.on_state(lambda state: kinds.append(state.kind))
                     for node in stopped:
@@ -62,7 +63,7 @@ async def test_lease_is_lost_and_the_client_recovers(
             for node in NODES:
                 await asyncio.to_thread(cluster.wait_ready, node)
             assert await asyncio.wait_for(acquired, 60) > token
-            assert await later.acquire() > 0
+            assert await later.acquire(wait=20) > 0
             assert await later.check()
             assert await waiting.check()
     finally:

@@ -79,7 +79,7 @@ async def test_denial_of_a_node_without_a_leader_does_not_count(server: Scripted
     event = Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n')
     server.on("readyz", ready)
     server.on("watch", in_turn(event, *[problem("unauthenticated", 401)] * 3, event, DENIED))
-    async with Client(server.urls, timeout=0.1) as client, client.watch() as watch:
+    async with Client(server.urls) as client, client.watch() as watch:
         assert [(await watch.__anext__())["name"], (await watch.__anext__())["name"]] == ["a", "a"]
         server.on("readyz", Answer())
         with pytest.raises(Refused) as caught:
@@ -322,6 +322,12 @@ async def test_watch_outlives_a_restart_with_access_control(own_cluster: Cluster
             assert (await asyncio.wait_for(first, 20))["name"] == "restart/a"
 
 
+async def durable_snapshot(data: Path) -> None:
+    """Waits until the store of a node has a whole snapshot. It writes the manifest, which has this key, last."""
+    while b"snapshot" not in (data / "store/db").read_bytes():
+        await asyncio.sleep(0.02)
+
+
 async def test_watch_after_a_compacted_position_is_refused(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, extra="[raft]\nsnapshot_every = 100\nsnapshot_keep = 0\n")
     try:
@@ -330,6 +336,7 @@ async def test_watch_after_a_compacted_position_is_refused(tmp_path: Path) -> No
             for _ in range(60):
                 async with manager.lease("compacted/a", ttl=3):
                     pass
+            await asyncio.wait_for(durable_snapshot(tmp_path / "data/1"), 20)
             cluster.signal(1, signal.SIGKILL)
             cluster.start(1)
             await asyncio.to_thread(cluster.wait_ready)

@@ -293,14 +293,17 @@ async function takePart(election: Election, stop: AbortSignal): Promise<void> {
   while (!stop.aborted) {
     const leadership = await election.campaign({ signal: stop });
     const token = leadership.token.toString();
-    write({ event: "elected", election: election.name, token, at_ns: now() });
-    if (!stop.aborted) {
-      await new Promise<void>((resolve) => {
-        stop.addEventListener("abort", () => resolve(), { once: true });
-        leadership.signal.addEventListener("abort", () => resolve(), { once: true });
-      });
+    let last = now();
+    write({ event: "elected", election: election.name, token, at_ns: last });
+    // The clock is read before the client is asked: at this time it led.
+    for (let at_ns = now(); leadership.isLeader(); at_ns = now()) {
+      last = at_ns;
+      if (stop.aborted) {
+        break;
+      }
+      await sleep(WORK_INTERVAL_MS, undefined, { signal: stop }).catch(() => undefined);
     }
-    write({ event: "deposed", election: election.name, token, at_ns: now() });
+    write({ event: "deposed", election: election.name, token, at_ns: last });
     await leadership[Symbol.asyncDispose]();
   }
 }

@@ -123,8 +123,8 @@ test("driver_carries_out_each_command", async () => {
 test("driver_reports_a_loss_at_the_deadline", async () => {
   await using alone = await (await TestCluster.start(1)).ready();
   const driver = new DriverProcess();
-  await driver.send("open", { endpoints: alone.urls, operation_timeout_ms: 300 });
-  await driver.send("work", { lease: "job", ttl_ms: 1_000 });
+  await driver.send("open", { endpoints: alone.urls });
+  assert.equal((await driver.send("work", { lease: "job", ttl_ms: 4_000 })).outcome, "held");
   alone.signal(1, "SIGSTOP");
   const ended = await driver.line((line) => line.event === "work_ended");
   assert.equal(ended.why, "lost");

@@ -5,6 +5,7 @@ import { createInterface, type Interface } from "node:readline";
 import type { Readable } from "node:stream";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { LeaseManager } from "tenure";
 import { TestCluster } from "./support/cluster.js";
 
 let cluster: TestCluster;
@@ -74,13 +75,14 @@ async function leading(port: string): Promise<Health> {
 
 test("nightly_job_runs_once", async () => {
   const one = start("nightly");
-  const done = line(one, /^wrote 10 pages$/);
   await line(one, /^page 1 with token \d+$/);
+  await line(one, /^wrote 10 pages$/);
+  assert.deepEqual(await one.exit, [0, null]);
+  await using manager = new LeaseManager({ endpoints: cluster.urls });
+  await using _held = await manager.acquire("nightly-report", { ttl: "10s", wait: "20s" });
   const other = start("nightly");
   assert.match((await line(other, /^not started: (.*)$/))[1] ?? "", /held by/);
   assert.deepEqual(await other.exit, [0, null]);
-  await done;
-  assert.deepEqual(await one.exit, [0, null]);
 });
 
 test("worker_hands_the_work_to_the_next_replica", async () => {

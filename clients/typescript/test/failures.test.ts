@@ -103,7 +103,7 @@ for (const [fault, body] of [
 
 test("invalid_answer_to_a_release_is_unknown", async () => {
   script({ release: () => ({ body: {} }), explain: () => "close" });
-  const held = await manager({ operationTimeout: "500ms" }).acquire("job");
+  const held = await manager({ operationTimeout: "5s" }).acquire("job");
   await assert.rejects(held.release(), Unknown);
 });
 
@@ -126,7 +126,7 @@ test("invalid_answer_to_a_hand_over_is_unknown", async () => {
 });
 
 test("failed_release_allows_the_next_acquire", async () => {
-  const holder = manager({ operationTimeout: "500ms" });
+  const holder = manager({ operationTimeout: "5s" });
   const held = await holder.acquire("job");
   script({ release: () => problem(503, "no_leader") });
   await assert.rejects(held.release(), Unavailable);
@@ -172,7 +172,7 @@ test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
 });
 
 test("failed_resignation_allows_the_next_campaign", async () => {
-  const election = new Election(manager({ operationTimeout: "500ms" }), "job");
+  const election = new Election(manager({ operationTimeout: "5s" }), "job");
   const leadership = await election.campaign();
   script({ release: () => problem(503, "no_leader") });
   await assert.rejects(leadership.resign(), Unavailable);
@@ -200,7 +200,7 @@ async function warningsOf(run: () => Promise<unknown>, count: number): Promise<s
 }
 
 test("failed_release_of_a_scope_is_a_warning_by_default", async () => {
-  const holder = manager({ operationTimeout: "500ms" });
+  const holder = manager({ operationTimeout: "5s" });
   script({ release: () => problem(503, "no_leader") });
   const [warning] = await warningsOf(() => holder.with("job", () => "done"), 1);
   assert.match(warning ?? "", /count the lease "job" as held: Unavailable: .*no_leader by the test/);
@@ -213,7 +213,7 @@ test("onError_that_throws_does_not_end_the_process", async () => {
     },
     () => Promise.reject(new Error("by onError")),
   ]) {
-    const holder = manager({ operationTimeout: "500ms", onError });
+    const holder = manager({ operationTimeout: "5s", onError });
     script();
     const held = await holder.acquire("job");
     clock.advance(60_000);

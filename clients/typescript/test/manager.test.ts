@@ -185,7 +185,7 @@ test("reasons_of_the_cluster_reach_the_holder", async () => {
 
 test("acquire_without_an_answer_is_unknown_and_not_held", async () => {
   script({ acquire: () => "close" });
-  const holder = manager({ operationTimeout: "500ms" });
+  const holder = manager({ operationTimeout: "5s" });
   await assert.rejects(holder.acquire("job"), Unknown);
   script({ explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }) });
   assert.equal(await holder.release("job"), true, "the claim was granted");
@@ -216,11 +216,11 @@ test("refusal_has_the_code_and_the_holder", async () => {
 
 test("nodes_that_cannot_serve_are_unavailable", async () => {
   script({ acquire: () => problem(503, "no_leader") });
-  await assert.rejects(manager({ operationTimeout: "500ms" }).acquire("job"), Unavailable);
+  await assert.rejects(manager({ operationTimeout: "5s" }).acquire("job"), Unavailable);
   const closed = await ScriptedServer.start(() => "hang");
   const { url } = closed;
   await closed[Symbol.asyncDispose]();
-  await assert.rejects(manager({ endpoints: url, operationTimeout: "500ms" }).acquire("job"), Unavailable);
+  await assert.rejects(manager({ endpoints: url, operationTimeout: "5s" }).acquire("job"), Unavailable);
 });
 
 test("cancelled_acquire_releases_a_late_grant", async () => {
@@ -353,7 +353,7 @@ test("second_lease_object_of_a_manager_is_refused_as_held", async () => {
 
 test("acquire_after_a_loss_releases_the_old_grant_first", async () => {
   script({ release: () => problem(503, "no_leader") });
-  const holder = manager({ operationTimeout: "500ms" });
+  const holder = manager({ operationTimeout: "5s" });
   const held = await holder.acquire("job");
   clock.advance(60_000);
   await reached(held, "lost");
@@ -370,7 +370,7 @@ test("acquire_after_a_loss_releases_the_old_grant_first", async () => {
 
 test("failed_release_is_not_held_and_can_be_repeated", async () => {
   script({ release: () => "close", explain: () => "close" });
-  const held = await manager({ operationTimeout: "500ms" }).acquire("job");
+  const held = await manager({ operationTimeout: "5s" }).acquire("job");
   await assert.rejects(held.release(), Unknown);
   assert.equal(held.isHeld(), false);
   assert.equal(held.state.status, "released");
@@ -436,7 +436,7 @@ test("with_drops_a_result_that_comes_after_the_deadline", async () => {
 
 test("with_returns_the_result_if_the_release_fails", async () => {
   const errors: unknown[] = [];
-  const holder = manager({ operationTimeout: "500ms", onError: (error) => errors.push(error) });
+  const holder = manager({ operationTimeout: "5s", onError: (error) => errors.push(error) });
   script({ release: () => problem(503, "no_leader") });
   assert.equal(await holder.with("job", () => "done"), "done");
   assert.ok(errors[0] instanceof Unavailable);
@@ -470,7 +470,7 @@ test("shutdown_ends_waits_and_releases_leases", async () => {
 });
 
 test("shutdown_names_the_leases_that_may_be_left", async () => {
-  const holder = manager({ operationTimeout: "500ms" });
+  const holder = manager({ operationTimeout: "5s" });
   await holder.acquire("job");
   script({ release: () => problem(503, "no_leader") });
   const left = await holder.shutdown();

@@ -133,7 +133,7 @@ test("access_control_ends_a_watch_and_an_outage_does_not", async () => {
   await cluster.restart(1);
   assert.equal(await Promise.race([first, sleep(OUTAGE_MS, "waits")]), "waits");
   await cluster.restart(2, 3);
-  await cluster.ready({ accessToken: root });
+  await cluster.ready();
 
   await using holder = new LeaseManager({ endpoints, accessToken: root });
   await holder.with("open/a", () => undefined);

@@ -1,7 +1,5 @@
 //! Cancelled acquires. The client must release the grant or leave the queue in the background, long before the ttl.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tenure::api::EventKind;
 use tenure::token::FencingToken;
@@ -19,11 +17,12 @@ const WAIT_MS: u64 = 60_000;
 
 /// The answer arrives after the cancellation.
 pub async fn cancelled_acquire_releases_a_late_grant(case: &Case) {
-    let (driver, job) = (case.driver("a").await, case.name("job"));
-    driver.link.once("/acquire", Fault::DelayAnswer(Duration::from_millis(1_500)));
+    let (driver, job, signal) = (case.driver("a").await, case.name("job"), CancellationToken::new());
+    driver.link.always("/acquire", Fault::DelayAnswerUntil(signal.clone()));
     let acquire = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS}));
-    let granted = token(&driver.link.done("/acquire", 1).await[0].answer);
+    let granted = token(&driver.link.carried_out("/acquire", 1).await[0].answer);
     cancel(&driver, acquire).await;
+    signal.cancel();
     released(case, &driver, &job, granted).await;
 }
 
@@ -35,7 +34,7 @@ pub async fn cancelled_acquire_releases_a_lost_grant(case: &Case) {
     driver.link.always("/acquire", Fault::CutAnswer);
     driver.link.once("/release", Fault::CutAnswer);
     let acquire = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS}));
-    let granted = token(&driver.link.done("/acquire", 1).await[0].answer);
+    let granted = token(&driver.link.carried_out("/acquire", 1).await[0].answer);
     cancel(&driver, acquire).await;
     signal.cancel();
     ended(case, &job, granted).await;
@@ -69,7 +68,7 @@ pub async fn cancelled_wait_releases_its_grant(case: &Case) {
     let waiting = driver.send("acquire", &job, json!({"ttl_ms": TTL_MS, "wait_ms": WAIT_MS}));
     queued(case, &job, 1).await;
     case.other_releases(&job, first).await;
-    let granted = token(&driver.link.done("/acquire", 1).await[0].answer);
+    let granted = token(&driver.link.carried_out("/acquire", 1).await[0].answer);
     cancel(&driver, waiting).await;
     signal.cancel();
     released(case, &driver, &job, granted).await;

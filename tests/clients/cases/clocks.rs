@@ -44,7 +44,7 @@ pub async fn wall_clock_leaps_have_no_effect(case: &Case) {
     ];
     let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let (driver, job) = (case.driver_with("a", json!({}), &environment).await, case.name("job"));
-    let held = driver.work(&job, json!({"ttl_ms": 1_500})).await;
+    let held = driver.work(&job, json!({"ttl_ms": 6_000})).await;
     for seconds in [3_600, -3_600] {
         leap(seconds);
         let renewals = driver.link.requests("/renew").len();

@@ -1,11 +1,13 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import http from "node:http";
+import https from "node:https";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, type ClientOptions } from "tenure";
+import type { SecureContextOptions } from "node:tls";
 
 const READY_WITHIN_MS = 20_000;
 
@@ -68,17 +70,17 @@ data = "${folder}/data-${index + 1}"
     return this.#nodes.map(({ http }) => `${this.#scheme}://127.0.0.1:${http}`);
   }
 
-  /** Waits until a node reports a quorum. */
-  async ready(options: ClientOptions = {}): Promise<this> {
-    const client = new Client({ endpoints: this.urls, operationTimeout: "1s", ...options });
+  /** Waits until each node hears from a leader. */
+  async ready(tls: SecureContextOptions = {}): Promise<this> {
     const giveUpAt = performance.now() + READY_WITHIN_MS;
-    while (!(await client.cluster().catch(() => undefined))?.quorum) {
-      if (performance.now() > giveUpAt) {
-        throw new Error(`the cluster has no leader within ${READY_WITHIN_MS} ms`);
+    for (const url of this.urls) {
+      while (!(await isReady(`${url}/readyz`, tls))) {
+        if (performance.now() > giveUpAt) {
+          throw new Error(`the node ${url} is not ready within ${READY_WITHIN_MS} ms`);
+        }
+        await sleep(50);
       }
-      await sleep(50);
     }
-    client.close();
     return this;
   }
 
@@ -100,6 +102,19 @@ data = "${folder}/data-${index + 1}"
     await Promise.all(this.#nodes.map(({ process: child }) => kill(child)));
     await rm(this.folder, { recursive: true, force: true });
   }
+}
+
+/** Whether the node answers that it is ready. */
+function isReady(url: string, tls: SecureContextOptions): Promise<boolean> {
+  return new Promise((resolve) => {
+    const get = url.startsWith("https:") ? https.get : http.get;
+    const request = get(url, { ...tls, agent: false, timeout: 2_000 }, (response) => {
+      response.resume();
+      resolve(response.statusCode === 200);
+    });
+    request.on("timeout", () => request.destroy());
+    request.on("error", () => resolve(false));
+  });
 }
 
 /** Kills a process, and waits for its end. */
@@ -136,7 +151,19 @@ export async function tenure(words: string[], environment: Record<string, string
 /** Turns access control on. Returns the token of an administrator. */
 export async function enableAccessControl(environment: Record<string, string>): Promise<string> {
   const auth = (...words: string[]) => tenure(["auth", ...words], environment);
-  await auth("role", "set", "admin", "--admin");
+  // The cluster refuses the change until all members have said that they support it.
+  const giveUpAt = performance.now() + READY_WITHIN_MS;
+  for (;;) {
+    try {
+      await auth("role", "set", "admin", "--admin");
+      break;
+    } catch (error) {
+      if (performance.now() > giveUpAt) {
+        throw error;
+      }
+      await sleep(100);
+    }
+  }
   await auth("principal", "set", "root", "--role", "admin");
   const token = (await auth("token", "create", "root")).trim();
   await tenure(["auth", "enable"], { ...environment, TENURE_ACCESS_TOKEN: token });

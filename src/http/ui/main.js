@@ -128,7 +128,10 @@ function showStatus(status) {
 /** @param {number} current */
 async function followOwnNode(current) {
     while (session === current) {
-        if (cluster && !statusFailure && !document.hidden) await ownNode.poll();
+        if (cluster && !statusFailure && !document.hidden) {
+            const text = await ownNode.poll();
+            if (session === current) setText(byId("own-node"), text);
+        }
         await pause(cluster ? OWN_NODE_MS : STATUS_MS);
     }
 }

@@ -110,9 +110,10 @@ export class OwnNode {
         this.#api = api;
     }
 
+    /** The state of the node in words. */
     async poll() {
         const [ready, sync] = await Promise.all([this.#ready(), this.#sync()]);
-        setText(byId("own-node"), sync === null ? ready : `${ready} ${sync}`);
+        return sync === null ? ready : `${ready} ${sync}`;
     }
 
     async #ready() {

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::io::ErrorKind::NotFound;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -16,6 +17,10 @@ use crate::token::FencingToken;
 const SUFFIX: &str = ".backup";
 const TOKEN_DIGITS: usize = 20;
 const TIME: &str = "YYYYMMDDThhmmssZ";
+/// A scheduled backup leaves this many bytes free on the disk of the node. A node with a full disk stops.
+const RESERVE: u64 = 256 << 20;
+/// How far the clock of another node may be ahead of this one.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
 /// A temporary file of this age belongs to no running backup.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -44,9 +49,21 @@ impl Folder {
         self.dir.join(format!("{}-{}-{time}{SUFFIX}", self.cluster, token.padded()))
     }
 
-    /// The wall-clock time of the newest backup, in milliseconds.
-    pub fn newest_ms(&self) -> io::Result<Option<u64>> {
-        Ok(self.backups()?.iter().filter_map(|name| self.time_ms(name)).max())
+    /// The wall-clock time of the newest backup, in milliseconds. A file with a later time than now says nothing about
+    /// its age: a clock was wrong.
+    pub fn newest_ms(&self, now_ms: u64) -> io::Result<Option<u64>> {
+        let times = self.backups()?.into_iter().filter_map(|name| self.time_ms(&name));
+        Ok(times.filter(|time| *time <= now_ms + CLOCK_TOLERANCE_MS).max())
+    }
+
+    /// Fails if the folder is on the same file system as `data`, and that has little free space.
+    pub fn spare(&self, data: &Path) -> io::Result<()> {
+        let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+        if device(&self.dir)? != device(data)? {
+            return Ok(());
+        }
+        let found = rustix::fs::statvfs(&self.dir)?;
+        enough(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
     /// Removes the oldest backups above the number to keep, and abandoned temporary files. A file that cannot be removed
@@ -109,6 +126,19 @@ impl Folder {
     }
 }
 
+fn enough(free: u64) -> io::Result<()> {
+    if free >= RESERVE {
+        return Ok(());
+    }
+    let why = format!(
+        "only {} MiB are free on the disk of the node, and a backup leaves {} MiB: keep fewer backups, or keep them on \
+         another disk",
+        free >> 20,
+        RESERVE >> 20
+    );
+    Err(io::Error::new(io::ErrorKind::StorageFull, why))
+}
+
 fn remove_if_abandoned(file: &Path) -> io::Result<()> {
     let age = fs::metadata(file)?.modified()?.elapsed().unwrap_or_default();
     if age > ABANDONED_AFTER { fs::remove_file(file) } else { Ok(()) }
@@ -126,7 +156,7 @@ mod tests {
         let schedule = BackupSchedule { dir: dir.path().join("backups"), every_ms: 1_000, keep: 2 };
         let folder = Folder::new(&schedule, "a.b-c");
         folder.create().expect("created");
-        assert_eq!(folder.newest_ms().expect("listed"), None);
+        assert_eq!(folder.newest_ms(AT_MS).expect("listed"), None);
         for index in [9, 10, 11] {
             let file = folder.file(Position { term: 2, index }, AT_MS + index * 1_000);
             fs::write(&file, "").expect("written");
@@ -134,7 +164,10 @@ mod tests {
         let names =
             ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
         names.iter().for_each(|name| fs::write(folder.dir().join(name), "").expect("written"));
-        assert_eq!(folder.newest_ms().expect("listed"), Some(AT_MS + 11_000));
+        for (now_ms, newest) in [(AT_MS + 12_000, 11_000), (AT_MS + 11_000 - CLOCK_TOLERANCE_MS, 11_000)] {
+            assert_eq!(folder.newest_ms(now_ms).expect("listed"), Some(AT_MS + newest), "at {now_ms}");
+        }
+        assert_eq!(folder.newest_ms(AT_MS + 10_999 - CLOCK_TOLERANCE_MS).expect("listed"), Some(AT_MS + 10_000));
         folder.prune(&folder.file(Position { term: 2, index: 11 }, AT_MS + 11_000)).expect("pruned");
         let mut kept = folder.backups().expect("listed");
         kept.sort();
@@ -146,6 +179,14 @@ mod tests {
             ]
         );
         assert!(names.iter().all(|name| folder.dir().join(name).exists()), "other files stay");
+    }
+
+    #[test]
+    fn backup_leaves_space_on_the_disk_of_the_node() {
+        assert!(enough(RESERVE).is_ok());
+        let full = enough(RESERVE - 1).expect_err("the reserve is smaller");
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        assert!(full.to_string().contains("only 255 MiB are free"), "{full}");
     }
 
     /// A cluster that was started again without a restore, with the name and the folder of the earlier one.

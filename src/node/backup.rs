@@ -25,7 +25,7 @@ use crate::raft::State;
 use crate::storage::Storage;
 use crate::types::Consistency;
 
-/// Backups that a node writes at a time. Each keeps a view of the state in memory.
+/// Backups that a node writes at a time, besides a scheduled one. Each keeps a view of the state in memory.
 const MAX_BACKUPS: usize = 2;
 /// Bytes in one chunk of a stream.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -41,12 +41,15 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Attempts in one interval of the schedule after a failure.
 const RETRIES: u64 = 10;
 
-/// The permits of the backups of one node.
-pub(in crate::node) struct Backups(Arc<Semaphore>);
+/// The permits of the backups of one node. Slow downloads do not delay the schedule.
+pub(in crate::node) struct Backups {
+    asked: Arc<Semaphore>,
+    scheduled: Arc<Semaphore>,
+}
 
 impl Default for Backups {
     fn default() -> Backups {
-        Backups(Arc::new(Semaphore::new(MAX_BACKUPS)))
+        Backups { asked: Arc::new(Semaphore::new(MAX_BACKUPS)), scheduled: Arc::new(Semaphore::new(1)) }
     }
 }
 
@@ -122,7 +125,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
     /// The state for a backup. Only the leader answers, unless the consistency is stale.
     pub(crate) async fn backup_view(&self, consistency: Consistency) -> Result<BackupView, RequestError> {
-        self.inner.backup_view(consistency).await
+        self.inner.backup_view(consistency, &self.inner.backups.asked).await
     }
 }
 
@@ -134,14 +137,18 @@ fn with_sources(error: &dyn Error) -> String {
 
 impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn save_backup(self: &Arc<Self>, consistency: Consistency, file: PathBuf) -> Result<BackupInfo, BackupError> {
-        let view = self.backup_view(consistency).await;
+        let view = self.backup_view(consistency, &self.backups.asked).await;
         let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
-        let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view)).await;
+        let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view, || Ok(()))).await;
         written.unwrap_or_else(|error| Err(BackupError::Refused { source: error.into() }))
     }
 
-    async fn backup_view(self: &Arc<Self>, consistency: Consistency) -> Result<BackupView, RequestError> {
-        let permit = self.backups.0.clone().try_acquire_owned().map_err(|_| RequestError::Busy)?;
+    async fn backup_view(
+        self: &Arc<Self>,
+        consistency: Consistency,
+        permits: &Arc<Semaphore>,
+    ) -> Result<BackupView, RequestError> {
+        let permit = permits.clone().try_acquire_owned().map_err(|_| RequestError::Busy)?;
         let served = self.confirmed(consistency).await?;
         let state = self.raft.replica().view();
         let freshness = match (consistency, served.stale_ms) {
@@ -171,32 +178,31 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         Ok(self.route(&Caller::Program, Request::Read { query, consistency }, Forward::Never).boxed().await?.served)
     }
 
-    /// Writes a backup whenever this node leads and the newest one in the folder is too old.
-    pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule) {
+    /// Writes a backup whenever this node leads and the newest one in the folder is too old. `data` is the data directory of
+    /// this node.
+    pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule, data: PathBuf) {
         let folder = FolderWork::new(Folder::new(&schedule, &self.settings.cluster), &self.lifecycle);
         let age = gauge!("tenure_backup_age_seconds");
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
-        let (mut failed_at, mut written_at, mut newest) = (None, None, None);
+        let (mut failed_at, mut newest) = (None, None);
         let is_old = |at: u64, now_ms: u64| now_ms.abs_diff(at) >= schedule.every_ms;
         loop {
             let (_, now_ms) = self.requests.clock.reading();
             // While the folder does not answer, the age of the last known backup goes on. A folder that cannot be read has
             // no backup.
-            if let Ok(found) = folder.run(FOLDER_LIMIT, Folder::newest_ms).await {
+            if let Ok(found) = folder.run(FOLDER_LIMIT, move |folder| folder.newest_ms(now_ms)).await {
                 newest = found.ok().flatten();
             }
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
-            // A wall clock that steps back makes a backup due too, once: the newest file keeps its time in the future.
-            let is_due = [newest, written_at].into_iter().all(|at| at.is_none_or(|at| is_old(at, now_ms)));
+            let is_due = newest.is_none_or(|at| is_old(at, now_ms));
             let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
             if is_due && may_retry && self.requests.clock.leader_term().is_some() {
-                failed_at = self.write_scheduled(&folder).await.err().map(|error| {
+                failed_at = self.write_scheduled(&folder, &data).await.err().map(|error| {
                     tracing::error!(error = %with_sources(&error), "the scheduled backup failed");
                     now_ms
                 });
-                written_at = failed_at.is_none().then_some(now_ms).or(written_at);
                 let result = if failed_at.is_none() { &written } else { &failed };
                 result.increment(1);
                 continue;
@@ -205,17 +211,18 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
-    async fn write_scheduled(self: &Arc<Self>, folder_work: &FolderWork) -> Result<(), BackupError> {
+    async fn write_scheduled(self: &Arc<Self>, folder_work: &FolderWork, data: &Path) -> Result<(), BackupError> {
         let folder = &folder_work.folder;
         let failed = |source| BackupError::Io { action: "use", file: folder.dir().to_owned(), source };
         folder_work.run(FOLDER_LIMIT, Folder::create).await.and_then(|created| created).map_err(failed)?;
-        let view = self.backup_view(Consistency::Leader).await;
+        let view = self.backup_view(Consistency::Leader, &self.backups.scheduled).await;
         let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
         let file = folder.file(view.header.position, view.header.wall_ms);
         // Also here, because a write that takes longer than its limit still completes.
         folder_work.prune(&file).await;
-        let written = file.clone();
-        let info = folder_work.run(WRITE_LIMIT, move |_| write(&file, &view)).await.map_err(failed)??;
+        let (written, data) = (file.clone(), data.to_owned());
+        let write = move |folder: &Folder| write(&file, &view, || folder.spare(&data));
+        let info = folder_work.run(WRITE_LIMIT, write).await.map_err(failed)??;
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
         folder_work.prune(&written).await;
         Ok(())
@@ -281,16 +288,34 @@ impl FolderWork {
     }
 }
 
-/// Writes a backup to a file and reads it back.
-fn write(file: &Path, view: &BackupView) -> Result<BackupInfo, BackupError> {
-    let mut out = io::BufWriter::with_capacity(CHUNK_BYTES, NewFile::create(file, false)?);
+/// Writes a backup to a file and reads it back. `may_write` permits each chunk.
+fn write(file: &Path, view: &BackupView, may_write: impl FnMut() -> io::Result<()>) -> Result<BackupInfo, BackupError> {
+    let out = Permitted { file: NewFile::create(file, false)?, may_write };
+    let mut out = io::BufWriter::with_capacity(CHUNK_BYTES, out);
     let written = backup::encode(&view.header, &view.state, &mut out);
     written.map_err(|source| BackupError::Io { action: "write", file: file.to_owned(), source })?;
     let (out, _) = out.into_parts();
-    out.finish(|temporary| {
+    out.file.finish(|temporary| {
         backup::verify(temporary)?;
         backup::info(temporary, view.header.clone(), &view.state)
     })
+}
+
+/// A file to which each write needs a permission.
+struct Permitted<F> {
+    file: NewFile,
+    may_write: F,
+}
+
+impl<F: FnMut() -> io::Result<()>> Write for Permitted<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.may_write)()?;
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Collects bytes in chunks and sends them to an async reader.
@@ -381,7 +406,10 @@ mod tests {
         let later = folder.run(limit, |_| ()).await;
         assert_eq!(later.expect_err("the earlier step has not ended").kind(), io::ErrorKind::TimedOut);
         drop(end);
-        let newest = folder.run(Duration::from_secs(20), Folder::newest_ms).await.expect("the folder answers again");
+        let newest = folder
+            .run(Duration::from_secs(20), |folder| folder.newest_ms(u64::MAX / 2))
+            .await
+            .expect("the folder answers again");
         assert_eq!(newest.expect("readable"), None);
         let (_end, ended) = std::sync::mpsc::channel::<()>();
         assert!(folder.run(limit, move |_| ended.recv()).await.is_err());
@@ -392,7 +420,8 @@ mod tests {
 
     /// A cluster of three nodes whose backup has more bytes than the chunks in flight.
     async fn filled() -> (Cluster, NodeId) {
-        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        // No delay of this machine lets another node lead.
+        let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
         let leader = cluster.leader().await;
         for number in 0..LEASES {
             cluster.node(leader).request(claim(number), Forward::Never).await.expect("granted");
@@ -427,6 +456,18 @@ mod tests {
         while node.backup(Consistency::Stale).await.is_err() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn slow_downloads_do_not_delay_the_schedule() {
+        let (cluster, leader) = filled().await;
+        let node = cluster.node(leader);
+        let _downloads = [node.backup(Consistency::Leader).await, node.backup(Consistency::Leader).await];
+        let dir = tempfile::tempdir().expect("a folder");
+        let schedule = BackupSchedule { dir: dir.path().join("backups"), every_ms: 1_000, keep: 2 };
+        let folder = FolderWork::new(Folder::new(&schedule, "a"), &node.inner.lifecycle);
+        node.inner.write_scheduled(&folder, dir.path()).await.expect("written");
+        assert!(folder.folder.newest_ms(u64::MAX / 2).expect("listed").is_some(), "a file");
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::calm;
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::mount::Mount;
 use crate::process::{Process, tenure};
 use crate::steady::{steady, strict};
 
@@ -19,6 +21,7 @@ strict!(
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
+    scheduled_backup_leaves_space_for_the_node,
 );
 
 /// Runs a command of the binary. Returns its exit code and its output.
@@ -154,7 +157,7 @@ async fn old_node_is_refused(cluster: &Cluster, nodes: &mut [Process]) {
         assert!(began.elapsed() < SOON && old.is_running(), "no refusal: {} / {}", nodes[0].said(), old.said());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let status = cluster.ask(2, "/v1/cluster").await.expect("the old node answers");
+    let status = cluster.status(2).await;
     assert_eq!(status["quorum"], false, "the old node reaches no leader: {status}");
     cluster.client.done(0, &Call::acquire("after", "z", 5_000)).await;
 }
@@ -212,7 +215,7 @@ async fn interrupted_save_leaves_no_file() {
 }
 
 async fn each_node_redirects_or_serves_the_snapshot() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let http = crate::plain_http::builder().redirect(reqwest::redirect::Policy::none()).build();
     let http = http.expect("a client");
@@ -284,6 +287,28 @@ async fn backup_from_the_future_makes_one_backup_due() {
     }
     assert_eq!(written().await, 1.0);
     assert!(old.iter().all(|name| dir.join(name).exists()), "an old backup is removed");
+}
+
+/// Only root can mount a file system.
+async fn scheduled_backup_leaves_space_for_the_node() {
+    let Ok(disk) = Mount::tmpfs(250) else { return };
+    let (data, dir) = (disk.path().to_owned(), disk.path().join("backups"));
+    let settings = format!("[backup]\ndir = \"{}\"\nevery_ms = 1000\n", dir.display());
+    let mut cluster = Cluster::with_data(&settings, |id| data.join(id.to_string())).await;
+    cluster.launch_all().await;
+    let began = std::time::Instant::now();
+    while !cluster.nodes.values().any(|node| node.said().contains("MiB are free on the disk of the node")) {
+        assert!(began.elapsed() < SOON, "no backup failed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut counts = [0.0; 2];
+    for id in NODES {
+        let [written, failed] = backups_of(&cluster, id).await;
+        counts = [counts[0] + written, counts[1] + failed];
+    }
+    assert!(counts[0] == 0.0 && counts[1] >= 1.0, "written and failed: {counts:?}");
+    assert_eq!(fs::read_dir(&dir).expect("listed").count(), 0, "no part of a backup stays");
+    cluster.client.acquire("job", "a", 60_000).await;
 }
 
 /// All nodes use the same folder. The metrics of each node tell which of them writes.

@@ -54,7 +54,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         lifecycle.spawn(self.clone().record_leaders());
         lifecycle.spawn(self.clone().update_gauges());
         if let Some(schedule) = config.backup.clone() {
-            lifecycle.spawn(self.clone().back_up(schedule));
+            lifecycle.spawn(self.clone().back_up(schedule, config.data.clone()));
         }
     }
 

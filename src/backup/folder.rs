@@ -56,12 +56,13 @@ impl Folder {
         Ok(times.filter(|time| *time <= now_ms + CLOCK_TOLERANCE_MS).max())
     }
 
-    /// Fails if the folder is on the same file system as `data`, and that has little free space.
-    pub fn spare(&self, data: &Path) -> io::Result<()> {
-        let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
-        if device(&self.dir)? != device(data)? {
-            return Ok(());
-        }
+    /// Whether the folder and `data` are on the same file system. Two subvolumes of one Btrfs file system count as two.
+    pub fn is_on_the_disk_of(&self, data: &Path) -> io::Result<bool> {
+        Ok(fs::metadata(&self.dir)?.dev() == fs::metadata(data)?.dev())
+    }
+
+    /// Fails if the file system of the folder has less free space than the reserve.
+    pub fn has_space(&self) -> io::Result<()> {
         let found = rustix::fs::statvfs(&self.dir)?;
         enough(found.f_bavail.saturating_mul(found.f_frsize))
     }

@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 use metrics::{counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -186,8 +187,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
-        let (mut failed_at, mut newest) = (None, None);
-        let is_old = |at: u64, now_ms: u64| now_ms.abs_diff(at) >= schedule.every_ms;
+        let mut newest = None;
+        // Not by the wall clock, which can step. It also bounds the attempts if the folder lists a new file late.
+        let mut next_attempt = Instant::now();
         loop {
             let (_, now_ms) = self.requests.clock.reading();
             // While the folder does not answer, the age of the last known backup goes on. A folder that cannot be read has
@@ -196,14 +198,17 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 newest = found.ok().flatten();
             }
             age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
-            let is_due = newest.is_none_or(|at| is_old(at, now_ms));
-            let may_retry = failed_at.is_none_or(|at: u64| now_ms.abs_diff(at) >= schedule.every_ms / RETRIES);
-            if is_due && may_retry && self.requests.clock.leader_term().is_some() {
-                failed_at = self.write_scheduled(&folder, &data).await.err().map(|error| {
-                    tracing::error!(error = %with_sources(&error), "the scheduled backup failed");
-                    now_ms
-                });
-                let result = if failed_at.is_none() { &written } else { &failed };
+            let is_due = newest.is_none_or(|at| now_ms.saturating_sub(at) >= schedule.every_ms);
+            let began = Instant::now();
+            if is_due && began >= next_attempt && self.requests.clock.leader_term().is_some() {
+                let (result, pause_ms) = match self.write_scheduled(&folder, &data).await {
+                    Ok(()) => (&written, schedule.every_ms),
+                    Err(error) => {
+                        tracing::error!(error = %with_sources(&error), "the scheduled backup failed");
+                        (&failed, schedule.every_ms / RETRIES)
+                    }
+                };
+                next_attempt = began + Duration::from_millis(pause_ms);
                 result.increment(1);
                 continue;
             }
@@ -221,7 +226,14 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         // Also here, because a write that takes longer than its limit still completes.
         folder_work.prune(&file).await;
         let (written, data) = (file.clone(), data.to_owned());
-        let write = move |folder: &Folder| write(&file, &view, || folder.spare(&data));
+        let write = move |folder: &Folder| {
+            let is_shared = folder.is_on_the_disk_of(&data).map_err(|source| BackupError::Io {
+                action: "compare the disk of the backups with that of",
+                file: data,
+                source,
+            })?;
+            write(&file, &view, || if is_shared { folder.has_space() } else { Ok(()) })
+        };
         let info = folder_work.run(WRITE_LIMIT, write).await.map_err(failed)??;
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
         folder_work.prune(&written).await;

@@ -173,7 +173,7 @@ fn failed_or_dropped_start_leaves_nothing() {
         runtime.block_on(async { plan.start().await.shutdown().await });
         let returned = before.return_within(handle, BOUND);
         returned.unwrap_or_else(|now| panic!("{before:?} became {now:?}"));
-        // A restarted node waits for 329 ms before it takes part in elections. The start is dropped during that time.
+        // A restarted node waits for its vote lease before it takes part in elections. The start is dropped during that time.
         runtime.block_on(async {
             let starts = (1..=3).map(|id| tokio::time::timeout(Duration::from_millis(150), plan.builder(id).start()));
             assert!(join_all(starts).await.iter().all(Result::is_err), "no start finishes in 150 ms");

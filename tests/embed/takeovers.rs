@@ -45,6 +45,7 @@ async fn roles(plan: &Plan) -> (u64, [u64; 2]) {
             if let Some(leader) = remote.cluster().await.expect("an answer").leader {
                 return leader;
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     let leader = tokio::time::timeout(SOON, known).await.expect("the cluster has a leader");

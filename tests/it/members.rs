@@ -51,7 +51,7 @@ impl<'c> Checked<'c> {
                 let members = answer["members"].as_array().expect("a list");
                 return members.iter().map(|member| member["id"].as_u64().expect("an id")).collect();
             }
-            assert!(began.elapsed() < SOON && [409, 503, 504].contains(&status), "{status} {answer}");
+            assert!(began.elapsed() < 4 * SOON && [409, 503, 504].contains(&status), "{status} {answer}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -107,6 +107,7 @@ impl ThreeNodes {
             if !view["leader"].is_null() || began.elapsed() > SOON {
                 return (status, view);
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
@@ -124,6 +125,7 @@ impl ThreeNodes {
                 if let Some(leader) = self.nodes[0].status().await.leader {
                     return leader;
                 }
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         let leader = tokio::time::timeout(SOON, known).await.expect("node 1 knows the leader in time");
@@ -249,7 +251,7 @@ async fn follower_reports_the_lag_of_each_member() {
 
 /// Two of three nodes stop. The third was the leader.
 async fn isolated_leader_answers_no_current_read() {
-    // An isolated leader answers requests after four leadership leases.
+    // An isolated leader refuses a request only after four leadership leases.
     let timings = RaftTimings::lan();
     let mut cluster = ThreeNodes::with_timings(timings).await;
     cluster.acquire(1, "job", "a").await;

@@ -59,6 +59,7 @@ async fn token_expires_after_its_ttl() {
     let created = guarded.admin("auth token create worker --ttl 3s -o json").await;
     let created: Value = serde_json::from_str(&created).expect("JSON");
     let token = created["token"].as_str().expect("the secret").to_owned();
+    guarded.caught_up().await;
     let expires_at = humantime::parse_rfc3339(created["expires_at"].as_str().expect("a time")).expect("a time");
     let remote = guarded.remote(&token, 1);
     let mut watch = remote.watch("jobs/", None);

@@ -65,6 +65,7 @@ impl Guarded {
             if let Some(leader) = remote.cluster().await.expect("allowed").leader {
                 return NODES.into_iter().find(|id| *id != leader).expect("three nodes");
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
             assert!(began.elapsed() < SOON, "node 1 knows no leader");
         }
     }
@@ -84,14 +85,21 @@ impl Guarded {
     }
 
     /// Waits until all running nodes have applied what one of them has applied now.
-    async fn caught_up(&self) {
+    pub async fn caught_up(&self) {
         let began = Instant::now();
         let root = format!("Bearer {}", self.root);
         let applied = async |id: u64| {
-            let (_, status) = self.status(id, Method::GET, "/v1/cluster", Some(&root)).await;
-            serde_json::from_str::<Value>(&status).ok().and_then(|status| status["applied"].as_u64())
+            loop {
+                let (_, text) = self.status(id, Method::GET, "/v1/cluster", Some(&root)).await;
+                let status: Value = serde_json::from_str(&text).expect("JSON");
+                if let Some(applied) = status["applied"].as_u64() {
+                    return applied;
+                }
+                assert!(began.elapsed() < SOON, "no position in {text}");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
         };
-        let mut target = None;
+        let mut target = 0;
         for id in self.cluster.nodes.keys() {
             target = target.max(applied(*id).await);
         }

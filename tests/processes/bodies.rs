@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::cluster::{Cluster, SOON};
+use crate::cluster::Cluster;
 use crate::figures;
 use crate::flood::{Connection, token};
 use crate::steady::strict;
@@ -49,7 +49,7 @@ async fn half_sent_renewals_stay_within_the_memory_budget() {
     let half_sent: Vec<TcpStream> = senders.buffer_unordered(SENDERS).collect().await;
     let sent = Instant::now();
     let (mut most, mut statuses) = (memory(), Vec::new());
-    while sent.elapsed() < LOOKED || (statuses.len() < 2 * HONEST && sent.elapsed() < SOON) {
+    while sent.elapsed() < LOOKED || (statuses.len() < 2 * HONEST && sent.elapsed() < 3 * LOOKED) {
         most = most.max(memory());
         if statuses.len() < 2 * HONEST {
             let claim = format!("leases/new-{}/acquire", statuses.len());

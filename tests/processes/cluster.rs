@@ -157,7 +157,8 @@ impl Cluster {
         let began = Instant::now();
         while self.ask(id, "/readyz").await.is_none() {
             assert!(self.node(id).is_running(), "node {id} exited");
-            assert!(began.elapsed() < SOON, "node {id} is not ready after {SOON:?}");
+            // After a restart of all nodes with long election timeouts, several of them can pass.
+            assert!(began.elapsed() < 2 * SOON, "node {id} is not ready after {:?}", 2 * SOON);
             tokio::time::sleep(POLL).await;
         }
     }
@@ -201,7 +202,7 @@ impl Cluster {
         for id in NODES {
             loop {
                 let status = self.status(id).await;
-                if !status["leader"].is_null() && status["feature_level"] == NEWEST_LEVEL {
+                if !status["leader"].is_null() && status["feature_level"].as_u64() >= Some(NEWEST_LEVEL) {
                     break;
                 }
                 assert!(began.elapsed() < SOON, "node {id}: {status}");

@@ -479,7 +479,7 @@ async fn survivor_reports_the_loss_of_the_quorum() {
         // A node can lose the others before the kills only if it starts long before them.
         let losses = |cluster: &mut Cluster| cluster.node(survivor).said().matches("quorum lost").count();
         let before = losses(&mut cluster);
-        assert_eq!(before, cluster.node(survivor).said().matches("quorum regained").count(), "all nodes run");
+        logs(&mut cluster, survivor, "quorum regained", before).await;
         for id in &dead {
             cluster.kill(*id);
         }

@@ -305,9 +305,11 @@ async fn scheduled_backup_leaves_space_for_the_node() {
         assert!(began.elapsed() < SOON, "no backup failed");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let counts = all_backups(&cluster).await;
-    assert!(counts[0] == 0.0 && counts[1] >= 1.0, "written and failed: {counts:?}");
-    assert_eq!(fs::read_dir(&dir).expect("listed").count(), 0, "no part of a backup stays");
+    // The leader tries it again and again.
+    while all_backups(&cluster).await[1] == 0.0 || fs::read_dir(&dir).expect("listed").count() > 0 {
+        assert!(began.elapsed() < SOON, "a part of a backup stays, or no node counts a failure");
+    }
+    assert_eq!(all_backups(&cluster).await[0], 0.0, "written backups");
     cluster.client.acquire("job", "a", 60_000).await;
 }
 

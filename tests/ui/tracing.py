@@ -45,6 +45,8 @@ class Trace:
         while (message := self.receive()).get("method") != "Tracing.tracingComplete":
             if message.get("method") == "Tracing.dataCollected":
                 events += message["params"]["value"]
+        # A full buffer drops events.
+        assert not message["params"].get("dataLossOccurred"), message
         pages = {event["pid"] for event in events if event["name"] == MARK}
         main = {(event["pid"], event["tid"]) for event in events if event.get("args", {}).get("name") == "CrRendererMain"}
         tasks = [event for event in events if event["name"] == "RunTask" and (event["pid"], event["tid"]) in main]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+
+from tenure import Client
 
 READY_WITHIN = 30.0
 
@@ -32,6 +35,15 @@ def free_ports(count: int) -> list[int]:
     for s in sockets:
         s.close()
     return ports
+
+
+async def leader_of(client: Client) -> int:
+    """Waits until the cluster has a leader."""
+    until = time.monotonic() + READY_WITHIN
+    while (leader := (await client.cluster())["leader"]) is None:
+        assert time.monotonic() < until, "no leader"
+        await asyncio.sleep(0.01)
+    return leader
 
 
 class Cluster:

@@ -12,7 +12,7 @@ import generate
 import pytest
 
 import tenure
-from nodes import Cluster, binary
+from nodes import Cluster, binary, leader_of
 from tenure import Client, Leader, LeaseLost, LeaseManager, Loss, Refused, Unavailable
 from tenure._transport import Transport
 
@@ -201,8 +201,7 @@ async def test_lease_outlives_the_leader(tmp_path: Path) -> None:
             LeaseManager(cluster.urls[:1], operation_timeout=15) as manager,
             manager.lease("survivor", ttl=20) as lease,
         ):
-            while (leader := (await manager.client.cluster())["leader"]) is None:
-                await asyncio.sleep(0.01)
+            leader = await leader_of(manager.client)
             # The manager was given one node. It must find the others before that one dies.
             manager.client._transport.endpoints.has_failure = True
             manager.client._transport.endpoints.asked_members_at -= 10

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodes import Cluster
+from nodes import Cluster, leader_of
 from tenure import LeaseLost, LeaseManager, Loss, TenureError, Unavailable, Unknown
 
 NODES = (1, 2, 3)
@@ -34,8 +34,7 @@ async def test_lease_is_lost_and_the_client_recovers(
             cluster.wait_ready(node)
         async with LeaseManager(cluster.urls, operation_timeout=3) as manager, LeaseManager(cluster.urls) as other:
             kinds: list[str] = []
-            while (leader := (await other.client.cluster())["leader"]) is None:
-                await asyncio.sleep(0.01)
+            leader = await leader_of(other.client)
             waiting = other.handle("outage", ttl=10)
             with pytest.raises(LeaseLost) as caught:
                 # A wait for the lease extends the timeout.

@@ -130,7 +130,8 @@ test("watch_returns_each_transition_in_order", async () => {
   await using holder = manager();
   await using watch = holder.client.watch({ prefix: "watched" });
   const first = watch.next();
-  while (watch.position === undefined) {
+  for (const until = Date.now() + 30_000; watch.position === undefined; ) {
+    assert.ok(Date.now() < until, "the watch begins");
     await sleep(10);
   }
   for (let round = 0; round < 3; round++) {

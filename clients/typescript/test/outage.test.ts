@@ -22,10 +22,11 @@ for (const [outage, chosen, signal, errors] of OUTAGES) {
     await using cluster = await (await TestCluster.start(NODES.length)).ready();
     await using holder = new LeaseManager({ endpoints: cluster.urls, operationTimeout: "3s" });
     await using other = new LeaseManager({ endpoints: cluster.urls });
-    let leader: number | null | undefined;
-    do {
-      ({ leader } = await other.client.cluster());
-    } while (typeof leader !== "number");
+    let { leader } = await other.client.cluster();
+    for (const until = Date.now() + 30_000; typeof leader !== "number"; { leader } = await other.client.cluster()) {
+      assert.ok(Date.now() < until, "the cluster has a leader");
+      await sleep(10);
+    }
     // A wait for the lease extends the timeout.
     const held = await holder.acquire("outage", { ttl: "8s", grace: "2s", wait: "20s" });
     const { token } = held;

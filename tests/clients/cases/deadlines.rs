@@ -36,7 +36,8 @@ pub async fn late_grant_counts_from_its_request(case: &Case) {
 }
 
 pub async fn very_late_grant_is_renewed_first(case: &Case) {
-    let (driver, job) = (case.driver("a").await, case.name("job"));
+    let driver = case.driver_with("a", json!({"operation_timeout_ms": 15_000}), &[]).await;
+    let job = case.name("job");
     // All attempts are late.
     driver.link.always("/acquire", Fault::DelayAnswer(LATE));
     driver.work(&job, json!({"ttl_ms": LATE_TTL_MS})).await;

@@ -89,7 +89,7 @@ pub async fn lost_lease_is_not_renewed(case: &Case) {
     case.cluster.transition(&job, |seen| !seen.is_grant() && seen.token == token).await;
     // An attempt that began before the loss arrives before this later request, and a renewal of another lease follows it.
     driver.acquire(&case.name("later"), json!({"ttl_ms": LONG_TTL_MS})).await;
-    let later = driver.link.carried_out("/acquire", 2).await[1].received;
+    let later = driver.link.requests("/acquire").last().expect("the request of the acquire").received;
     driver.link.carried_out("/renew", 1).await;
     let is_late = |renewal: &Exchange| renewal.received > later && renewal.tokens().contains(&token);
     let late = driver.link.requests("/renew").into_iter().find(is_late);

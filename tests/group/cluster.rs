@@ -45,10 +45,19 @@ impl Cluster {
 
     /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
+        self.faulty(holder, Duration::from_millis(500))
+    }
+
+    /// Like [`mortal`](Self::mortal), with requests that do not time out.
+    pub fn patient(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
+        self.faulty(holder, SOON)
+    }
+
+    fn faulty(&self, holder: &str, timeout: Duration) -> (LeaseManager, Arc<Faults>) {
         let faults = Arc::new(Faults::default());
         let coordinator = Faulty { remote: self.remote(), faults: faults.clone() };
-        let holder = HolderId::new(holder).expect("a valid holder");
-        let options = ManagerOptions::new().holder(holder).operation_timeout(Duration::from_millis(500));
+        let options = ManagerOptions::new().holder(HolderId::new(holder).expect("a valid holder"));
+        let options = options.operation_timeout(timeout);
         (LeaseManager::with_options(coordinator, options).expect("valid options"), faults)
     }
 }

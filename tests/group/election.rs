@@ -236,7 +236,7 @@ async fn observer_without_events_reads_after_refresh() {
 /// Another candidate is elected after the cluster has answered the read, and before the answer arrives.
 async fn late_answer_dates_an_observed_leader_before_its_end() {
     let cluster = Cluster::start().await;
-    let (manager, faults) = cluster.mortal("watcher");
+    let (manager, faults) = cluster.patient("watcher");
     let mut observer = Election::new(&manager, "leader", options()).expect("the value is valid").observe();
     let first = soon(cluster.candidate("a").campaign()).await.expect("elected");
     let mut read = faults.withhold_next_read();

@@ -27,6 +27,9 @@ steady!(
     join_waits_for_the_end_of_a_dead_member,
 );
 
+/// The ttl of members that must not expire in their test.
+const LONG_TTL: Duration = Duration::from_secs(60);
+
 fn options(id: &str) -> MemberOptions {
     MemberOptions::new(id).ttl(TTL).refresh(Duration::from_secs(1))
 }
@@ -119,10 +122,10 @@ async fn group_that_missed_events_reads_again() {
 
 async fn late_answer_does_not_bring_back_a_member() {
     let cluster = Cluster::start().await;
-    let (manager, faults) = cluster.mortal("watcher");
+    let (manager, faults) = cluster.patient("watcher");
     let group = Group::watch(&manager, "workers", NEVER).await.expect("the cluster answers");
-    let _a = join(&cluster.manager("a"), options("a")).await;
-    let b = join(&cluster.manager("b"), options("b")).await;
+    let _a = join(&cluster.manager("a"), options("a").ttl(LONG_TTL)).await;
+    let b = join(&cluster.manager("b"), options("b").ttl(LONG_TTL)).await;
     until("the group sees both members", || ids(&group) == ["a", "b"]).await;
     // From now on, only the test reads.
     faults.stream_failed.store(true, Ordering::SeqCst);
@@ -244,7 +247,7 @@ async fn group_has_at_most_1000_members() {
     // A thousand requests at a time can take longer than one request may.
     let joined = futures_util::stream::iter(others).buffer_unordered(50).try_collect::<Vec<_>>();
     soon(joined).await.expect("all members have joined");
-    let a = join(&cluster.manager("a"), options("a")).await;
+    let a = join(&cluster.manager("a"), options("a").ttl(LONG_TTL)).await;
     assert_eq!(ids(&a).len(), 1_000);
     let one_more = soon(Group::join(&cluster.manager("b"), "workers", options("b"))).await.err();
     assert!(matches!(one_more, Some(GroupError::Full { members: 1_000 })), "{one_more:?}");

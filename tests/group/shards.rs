@@ -36,7 +36,11 @@ fn names() -> Vec<LeaseName> {
 }
 
 async fn join(cluster: &Cluster, id: &str) -> Membership {
-    let options = MemberOptions::new(id).ttl(TTL).refresh(Duration::from_millis(50));
+    join_with_ttl(cluster, id, TTL).await
+}
+
+async fn join_with_ttl(cluster: &Cluster, id: &str, ttl: Duration) -> Membership {
+    let options = MemberOptions::new(id).ttl(ttl).refresh(Duration::from_millis(50));
     soon(Group::join(&cluster.manager(id), "workers", options)).await.expect("the member joins")
 }
 
@@ -153,7 +157,8 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
 
 async fn draining_shard_is_held_until_its_work_ends() {
     let cluster = Cluster::start().await;
-    let (a, b) = (join(&cluster, "a").await, join(&cluster, "b").await);
+    let ttl = Duration::from_secs(60);
+    let (a, b) = (join_with_ttl(&cluster, "a", ttl).await, join_with_ttl(&cluster, "b", ttl).await);
     let name = LeaseName::new("slow").expect("the value is valid");
     a.set_ready(true).await.expect("the cluster accepts it");
     b.set_ready(false).await.expect("the cluster accepts it");

@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::calm;
 use crate::client::{Call, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::port;
@@ -103,7 +104,7 @@ async fn queue_of(cluster: &Cluster, name: &str, waiters: usize) -> Value {
 }
 
 async fn commands_acquire_renew_show_and_release_a_lease() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let taken = run(&cluster, "lease acquire jobs --holder a --ttl 60s --meta host=x").await;
     assert_eq!(taken.code, Some(0), "{taken:?}");
     let token = taken.stdout.trim_end().to_owned();
@@ -136,7 +137,7 @@ async fn commands_acquire_renew_show_and_release_a_lease() {
 }
 
 async fn commands_hand_over_revoke_and_watch() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let mut watch = start(&cluster, "lease watch duty -o json");
     let began = Instant::now();
     // The watch must be active before the first event that it has to show.
@@ -340,7 +341,7 @@ async fn watch_without_a_cluster_tries_again() {
 
 /// A page has at most 500 leases.
 async fn list_shows_more_leases_than_one_page() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let names: Vec<String> = (0..501).map(|number| format!("many-{number}")).collect();
     futures_util::future::join_all(names.iter().map(|name| cluster.client.acquire(name, "a", 60_000))).await;
     for (limit, shown) in [(501, 501), (500, 500)] {
@@ -351,7 +352,7 @@ async fn list_shows_more_leases_than_one_page() {
 }
 
 async fn errors_are_problem_documents_with_json() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let held = json(&cluster, "lease acquire service/leader --holder a --ttl infinite").await;
     assert_eq!((&held["name"], &held["ttl_ms"]), (&"service/leader".into(), &"infinite".into()), "{held}");
     let nowhere = format!("lease get jobs --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
@@ -376,7 +377,7 @@ async fn errors_are_problem_documents_with_json() {
 }
 
 async fn configurations_and_backups_are_shown_as_json() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let config = cluster.config().display().to_string();
     let shown = json(&cluster, &format!("config check {config}")).await;
     assert_eq!((&shown["cluster"], &shown["nodes"][2]["id"]), (&"test".into(), &3.into()), "{shown}");
@@ -399,7 +400,7 @@ async fn configurations_and_backups_are_shown_as_json() {
 }
 
 async fn watch_shows_the_position_that_after_takes() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     cluster.client.acquire("jobs", "a", 60_000).await;
     json(&cluster, "lease revoke jobs").await;
     let printed = async |after: &str, lines: usize| {

@@ -6,6 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::auth::Guarded;
+use crate::calm;
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::plain_http;
 use crate::steady::{safety, steady, strict};
@@ -107,8 +108,13 @@ fn time(lease: &Value, field: &str) -> i64 {
     i64::try_from(time.unix_timestamp_nanos() / 1_000_000).expect("small")
 }
 
+/// A cluster with the service, in which no election disturbs a test.
+async fn calm_cluster() -> Cluster {
+    Cluster::start(&format!("{SETTINGS}{}", calm::SETTINGS)).await
+}
+
 async fn lease_service_answers_as_documented() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = calm_cluster().await;
     let [one, two, three] = NODES.map(|node| Service::of(&cluster, node));
     let (status, lease) = one.acquire("task:1", "a").await;
     assert_eq!((status, &lease["resource"], &lease["holder"]), (201, &json!("task:1"), &json!("a")));
@@ -165,7 +171,7 @@ async fn lease_service_answers_as_documented() {
 }
 
 async fn lease_service_refuses_invalid_requests() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = calm_cluster().await;
     let service = Service::of(&cluster, 1);
     let lengthy = "r".repeat(4089);
     for body in [
@@ -201,7 +207,7 @@ async fn lease_service_refuses_invalid_requests() {
 }
 
 async fn lease_service_takes_any_text_as_resource() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = calm_cluster().await;
     let service = Service::of(&cluster, 2);
     let long = "ж/".repeat(1362);
     let texts =
@@ -228,7 +234,7 @@ async fn lease_service_takes_any_text_as_resource() {
 }
 
 async fn lease_service_lists_page_by_page() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = calm_cluster().await;
     let service = Service::of(&cluster, 3);
     for number in 0..5 {
         assert_eq!(service.acquire(&format!("page:{number}"), "h").await.0, 201);
@@ -434,7 +440,7 @@ async fn lease_service_needs_the_rights_of_v1() {
 }
 
 async fn lease_service_is_absent_without_its_setting() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let service = Service::of(&cluster, 1);
     for path in ["/api/leases", "/api/leases/active", "/api/leases/1"] {
         assert_eq!(service.get(path).await.0, 404, "{path}");

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::calm;
 use crate::client::{Call, Client, Outcome};
 use crate::cluster::{Cluster, NODES, SOON, node_entry, place};
 use crate::commands::run_at;
@@ -180,7 +181,7 @@ async fn removed_node_exits_with_8_and_does_not_start_again() {
 
 /// A removal through the removed node itself is such a request.
 async fn removed_node_responds_to_requests_in_progress() {
-    let mut cluster = Cluster::start("").await;
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
     let endpoints = cluster.client.endpoints();
     let leader = cluster.leader().await;
     let removed = NODES.into_iter().find(|id| *id != leader).expect("three");
@@ -267,7 +268,7 @@ async fn forced_removal_is_made_when_the_third_node_returns() {
 }
 
 async fn member_is_promoted_and_takes_the_leadership() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let endpoints = cluster.client.endpoints();
     let joining = Joining::new(&cluster, 4);
     json_at(&cluster, &endpoints, &format!("{} -o json", joining.add())).await;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::calm;
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::steady::strict;
@@ -167,7 +168,7 @@ async fn dashboard_and_alerts_use_exported_metrics() {
 }
 
 async fn metrics_of_a_process_name_its_node() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     cluster.client.acquire("jobs", "a", 60_000).await;
     let endpoints = cluster.client.endpoints();
     let url = endpoints.split(',').nth(place(2)).expect("three nodes");

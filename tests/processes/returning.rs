@@ -1,7 +1,9 @@
 //! A node that restarts after a while catches up.
 
-use crate::client::{Call, token};
-use crate::cluster::{Cluster, NODES, place};
+use std::time::Instant;
+
+use crate::client::{Call, Outcome, token};
+use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::steady::strict;
 
 strict!(returning_node_catches_up_from_the_log, returning_node_catches_up_from_a_snapshot,);
@@ -24,9 +26,13 @@ async fn claim(cluster: &Cluster, prefix: &str, count: usize) -> Vec<(String, u6
 async fn check_local_state(cluster: &Cluster, id: u64, claimed: &[(String, u64)]) {
     for (name, expected) in claimed {
         let call = Call::get(format!("/v1/leases/{name}?consistency=stale"));
-        let lease = match cluster.client.attempt(place(id), &call).await {
-            crate::client::Outcome::Done(lease) => lease,
-            other => panic!("node {id} does not have {name}: {other:?}"),
+        let began = Instant::now();
+        let lease = loop {
+            match cluster.client.attempt(place(id), &call).await {
+                Outcome::Done(lease) => break lease,
+                Outcome::Refused(problem) => panic!("node {id} does not have {name}: {problem}"),
+                other => assert!(began.elapsed() < SOON, "node {id} does not answer: {other:?}"),
+            }
         };
         assert_eq!((lease["holder"].as_str(), token(&lease)), (Some("a"), *expected), "node {id}: {lease}");
     }
@@ -71,10 +77,7 @@ async fn returning_node_catches_up_from_a_snapshot() {
     check_local_state(&cluster, away, &meanwhile).await;
     // The node got its state from a snapshot, so it does not know the events that led to it.
     let compacted = cluster.client.attempt(place(away), &Call::get("/v1/watch?after=1")).await;
-    assert!(
-        matches!(&compacted, crate::client::Outcome::Refused(problem) if problem["code"] == "compacted"),
-        "{compacted:?}"
-    );
+    assert!(matches!(&compacted, Outcome::Refused(problem) if problem["code"] == "compacted"), "{compacted:?}");
     check_majority_with(&mut cluster, away).await;
     check_local_state(&cluster, away, &meanwhile).await;
     // The node restarts from its own snapshot.

@@ -167,7 +167,7 @@ class Access(PageTest):
                 return answer;
             };
         """)
-        self.wait(lambda: self.script("return window.held.length"), "an answer that the page waits for")
+        self.wait(lambda: self.script("return window.held.length"), "an answer that the page waits for", within=40)
         self.click("#sign-out")
         self.wait_visible("#login")
         self.script("window.held.forEach((release) => release())")

@@ -139,7 +139,7 @@ class Guide:
             fail(f"doctor: {sorted(found)}")
 
     def lease_is_renewed_before_the_upgrade(self):
-        script = ". /run/state && exec tenure run jobs/renewed --ttl 30s -- sleep 600"
+        script = ". /run/state && exec tenure run jobs/renewed --ttl 5s -- sleep 600"
         self.runner = subprocess.Popen(self.workstation.words("bash", "-c", script), stdin=subprocess.DEVNULL)
         [lease] = until("the lease of tenure run", lambda: self.ask("tenure lease list jobs/renewed"))
         self.renewed = str(lease["token"])

@@ -28,7 +28,7 @@ const SETTINGS: &str = "[http]\nmax_connections = 16\n";
 /// The exit code of a doctor that found a problem.
 const PROBLEM: i32 = 9;
 /// No doctor takes longer: two rounds of addresses, each with a few steps of 2 s and with 3 s between two clock readings.
-const LONGEST: Duration = Duration::from_secs(40);
+const LONGEST: Duration = Duration::from_secs(20);
 /// No listener has this address.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
@@ -88,6 +88,12 @@ fn doctor(options: &[&str]) -> Examined {
     examined
 }
 
+/// The doctor times 20 syncs, or those that a slow disk does in a second.
+fn assert_synced(seen: &Examined) {
+    let syncs = seen.facts("disk.sync").split_once(" syncs: ").and_then(|(syncs, _)| syncs.parse::<u32>().ok());
+    assert!(syncs.is_some_and(|syncs| (1..=20).contains(&syncs)), "{seen:?}");
+}
+
 fn path(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
@@ -124,7 +130,7 @@ async fn healthy_cluster_has_no_problem() {
         seen.finding(&name);
     }
     assert!(seen.facts("versions").contains("node 3 0.1.0 (data format 2)"), "{seen:?}");
-    assert!(seen.facts("disk.sync").contains(" syncs: "), "{seen:?}");
+    assert_synced(&seen);
 
     // One endpoint is enough to find all members.
     let endpoint = cluster.client.endpoints().split(',').next().expect("an endpoint").to_owned();
@@ -326,7 +332,7 @@ async fn small_disk_is_a_problem() {
     let options = ["--config", path(&file), "--node", "1"];
     let seen = doctor(&options);
     assert_eq!([seen.status("disk.space"), seen.status("configuration.settings")], ["problem", "warning"], "{seen:?}");
-    assert!(seen.facts("disk.sync").contains(" syncs"), "{seen:?}");
+    assert_synced(&seen);
     let _ballast = disk.fill();
     let seen = doctor(&options);
     assert_eq!([seen.status("disk.space"), seen.status("disk.sync")], ["problem", "unknown"], "{seen:?}");

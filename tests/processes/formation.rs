@@ -28,7 +28,8 @@ async fn three_processes_form_a_cluster() {
         assert!(began.elapsed() < SOON, "a node without a majority is alive");
     }
     cluster.launch(2);
-    cluster.leader().await;
+    cluster.status(2).await;
+    cluster.leader_within(Duration::from_secs(3)).await;
     cluster.launch(3);
     for id in NODES {
         cluster.ready(id).await;

@@ -259,16 +259,6 @@ impl<'m> EntryContext<'m> {
         self.record_mut(name).owners.insert(holder.clone(), owner.clone());
     }
 
-    /// The record for a new grant or waiter. A name without holders and waiters takes this limit.
-    fn get_or_create(&mut self, name: &LeaseName, limit: u32) -> &mut NameRecord {
-        let record = self.machine.records.entry(name.clone()).or_insert_with(|| Arc::new(NameRecord::new(limit)));
-        let record = Arc::make_mut(record);
-        if !record.is_in_use() {
-            record.limit = limit;
-        }
-        record
-    }
-
     pub fn grant(&mut self, name: &LeaseName, limit: u32, request: WaitRequest, cause: GrantCause) -> HolderLease {
         let (position, now, wall_ms) = (self.position, self.now, self.wall_ms);
         let deadline = request.ttl.deadline(now);
@@ -288,12 +278,13 @@ impl<'m> EntryContext<'m> {
         };
         let event = transition(&mut self.effects, (position, now, wall_ms), name, &grant, Change::Granted(cause));
         let keep = self.machine.limits.history as usize;
-        let record = self.get_or_create(name, limit);
+        let record = get_or_create(&mut self.machine.records, name, limit);
         assert!(record.last_grant < position.as_u64(), "{name} granted twice at {position:?}");
         assert!(record.has_free_slot() && record.holders.of(&grant.holder).is_none(), "{name} granted while held");
         record.last_grant = position.as_u64();
         record.holders.insert(grant.clone());
         record.history.push(event, &grant, &record.holders, keep);
+        count_live(&mut self.machine.live, record);
         let lease = record.lease(name, &grant);
         if let Some(at) = deadline {
             self.machine.timers.add(at, name, Timer::Expiry(position.as_u64()));
@@ -363,6 +354,7 @@ impl<'m> EntryContext<'m> {
         record.owners.remove(&grant.holder);
         let ended = Ended { grant: grant.clone(), limit: record.limit, state, at: now, index, part };
         record.ended.insert(ended);
+        count_live(&mut self.machine.live, record);
         let delay_until = record.delay_until.max(Some(now.saturating_add(grant.lock_delay_ms)));
         if let Some(at) = grant.deadline {
             self.machine.timers.remove(at, name, Timer::Expiry(token));
@@ -391,7 +383,7 @@ impl<'m> EntryContext<'m> {
 
     pub fn enqueue(&mut self, name: &LeaseName, limit: u32, waiter: QueueEntry) -> u32 {
         let deadline = waiter.deadline();
-        let queue = &mut self.get_or_create(name, limit).queue;
+        let queue = &mut get_or_create(&mut self.machine.records, name, limit).queue;
         let ahead = queue.len() as u32;
         let ticket = queue.push(waiter);
         self.machine.timers.add(deadline, name, Timer::WaitEnds(ticket));
@@ -450,8 +442,7 @@ impl<'m> EntryContext<'m> {
         let is_useless = !is_live && record.ended.is_empty();
         self.machine.timers.set_promotion(self.now, name, promotion);
         if is_live != counted_live {
-            existing(&mut self.machine.records, name).counted_live = is_live;
-            self.machine.live = if is_live { self.machine.live + 1 } else { self.machine.live - 1 };
+            count_live(&mut self.machine.live, existing(&mut self.machine.records, name));
         }
         if is_useless {
             self.machine.records.remove(name);
@@ -479,6 +470,31 @@ fn transition(
     };
     effects.transitions.push(event.transition(name));
     event
+}
+
+/// Counts a name that became live, or no longer is. Where the record is at hand, this saves
+/// [`promote_waiter`](EntryContext::promote_waiter) a lookup.
+fn count_live(live: &mut u64, record: &mut NameRecord) {
+    let is_live = record.is_live();
+    match (std::mem::replace(&mut record.counted_live, is_live), is_live) {
+        (false, true) => *live += 1,
+        (true, false) => *live -= 1,
+        _ => {}
+    }
+}
+
+/// The record for a new grant or waiter. A name without holders and waiters takes this limit.
+fn get_or_create<'r>(
+    records: &'r mut OrdMap<LeaseName, Arc<NameRecord>>,
+    name: &LeaseName,
+    limit: u32,
+) -> &'r mut NameRecord {
+    let record = records.entry(name.clone()).or_insert_with(|| Arc::new(NameRecord::new(limit)));
+    let record = Arc::make_mut(record);
+    if !record.is_in_use() {
+        record.limit = limit;
+    }
+    record
 }
 
 /// The record of a name that exists. Not a method, so that callers can borrow the indexes at the same time.

@@ -22,6 +22,9 @@ use crate::types::{AccessName, Consistency};
 
 /// Failed attempts with an access token that an address may make in each [`WINDOW`].
 const MAX_FAILURES: u32 = 10;
+/// Lines of the audit log for refused requests of unknown callers that an address can cause in each [`WINDOW`]. The
+/// metrics count all.
+const MAX_UNKNOWN_LINES: u32 = 20;
 /// The time over which the node counts failed attempts.
 const WINDOW: Duration = Duration::from_secs(10);
 /// Addresses with failed attempts that the node remembers. Above it, all other addresses share one count.
@@ -99,7 +102,8 @@ impl FromRequestParts<App> for Credentials {
                 app.failures.unauthenticated.increment(1);
                 let detail = "the header Authorization has no access token: expected \"Bearer tenure_…\"";
                 let refused = ProblemResponse::new(Code::Unauthenticated, detail);
-                Err(credentials.audited("request", "", Err(Code::Unauthenticated), refused))
+                credentials.list_unknown(app, "request", "", Code::Unauthenticated);
+                Err(refused)
             }
         }
     }
@@ -153,14 +157,15 @@ impl Credentials {
         }
         app.failures.unauthenticated.increment(1);
         let refused = ProblemResponse::new(Code::Unauthenticated, NO_IDENTITY);
-        Err(self.audited("request", "", Err(Code::Unauthenticated), refused))
+        self.list_unknown(app, "request", "", Code::Unauthenticated);
+        Err(refused)
     }
 
     /// Fails if the state of this node does not allow the caller to do this. The audit log has the refusal.
     pub fn authorize(&self, app: &App, node: &Node, need: &Need<'_>, request: &Audited) -> Result<(), ProblemResponse> {
         node.authorize(&self.caller, need).map_err(|error| {
             self.count_failure(app, &error);
-            self.audit(node, request, Err(&error));
+            self.audit(app, node, request, Err(&error));
             ProblemResponse::from(error)
         })
     }
@@ -181,21 +186,21 @@ impl Credentials {
 
     /// Writes a line of the audit log for a change or a backup, and for any request that access control refuses.
     /// A request that this node serves itself has no response.
-    pub fn audit(&self, node: &Node, request: &Audited, result: Result<Option<&Response>, &RequestError>) {
+    pub fn audit(&self, app: &App, node: &Node, request: &Audited, result: Result<Option<&Response>, &RequestError>) {
         let refusal = |response: &Response| service::refusal_code(&response.answer);
         let outcome = match result {
             Ok(response) => response.and_then(refusal).map_or(Ok(()), Err),
             Err(error) => Err(service::request_error(error.clone()).code),
         };
-        self.list(node, request, outcome);
+        self.list(app, node, request, outcome);
     }
 
     /// Writes the line of a change whose client leaves before the answer: the change can still be made.
-    pub fn audit_if_dropped<'a>(&'a self, node: &'a Node, request: &'a Audited) -> Unanswered<'a> {
-        Unanswered { credentials: self, node, request, has_answer: false }
+    pub fn audit_if_dropped<'a>(&'a self, app: &'a App, node: &'a Node, request: &'a Audited) -> Unanswered<'a> {
+        Unanswered { credentials: self, app, node, request, has_answer: false }
     }
 
-    fn list(&self, node: &Node, request: &Audited, outcome: Result<(), Code>) {
+    fn list(&self, app: &App, node: &Node, request: &Audited, outcome: Result<(), Code>) {
         let access = node.access_state();
         if !access.is_enabled() && !request.is_access {
             return;
@@ -205,19 +210,20 @@ impl Credentials {
         if !request.is_listed && !is_refused {
             return;
         }
-        let principal = access.principal(&self.caller).map_or("-", AccessName::as_str);
-        self.write(principal, request.action, &request.subject, outcome);
+        match (access.principal(&self.caller), outcome) {
+            (None, Err(code)) if is_refused => self.list_unknown(app, request.action, &request.subject, code),
+            (principal, _) => {
+                let principal = principal.map_or("-", AccessName::as_str);
+                self.write(principal, request.action, &request.subject, outcome);
+            }
+        }
     }
 
-    fn audited(
-        &self,
-        action: &str,
-        subject: &str,
-        outcome: Result<(), Code>,
-        response: ProblemResponse,
-    ) -> ProblemResponse {
-        self.write("-", action, subject, outcome);
-        response
+    /// Writes the line of a refused request of an unknown caller, unless its address has caused too many.
+    fn list_unknown(&self, app: &App, action: &str, subject: &str, code: Code) {
+        if app.failures.may_list(self.address, Instant::now()) {
+            self.write("-", action, subject, Err(code));
+        }
     }
 
     fn write(&self, principal: &str, action: &str, subject: &str, outcome: Result<(), Code>) {
@@ -240,6 +246,7 @@ pub(super) struct Audited {
 /// A request that has no answer yet.
 pub(super) struct Unanswered<'a> {
     credentials: &'a Credentials,
+    app: &'a App,
     node: &'a Node,
     request: &'a Audited,
     has_answer: bool,
@@ -260,7 +267,7 @@ impl Drop for Unanswered<'_> {
         // An unknown caller changes nothing, and would have a line for each attempt.
         let is_known = !access.is_enabled() || access.principal(&self.credentials.caller).is_some();
         if is_known {
-            self.credentials.list(self.node, self.request, Err(Code::OutcomeUnknown));
+            self.credentials.list(self.app, self.node, self.request, Err(Code::OutcomeUnknown));
         }
     }
 }
@@ -296,7 +303,9 @@ pub(super) struct Failures {
 struct Attempts {
     since: Instant,
     count: u32,
-    /// Whether the audit log has the first refusal of this window.
+    /// Lines of the audit log for other refusals than `too_busy`.
+    lines: u32,
+    /// Whether the audit log has the first `too_busy` of this window.
     is_listed: bool,
 }
 
@@ -316,6 +325,19 @@ impl Failures {
     }
 
     fn count(&self, address: Option<IpAddr>, now: Instant) {
+        self.with_attempts(address, now, |attempts| attempts.count += 1);
+    }
+
+    /// Counts a line of the audit log. Returns whether the log has room for it.
+    fn may_list(&self, address: Option<IpAddr>, now: Instant) -> bool {
+        self.with_attempts(address, now, |attempts| {
+            attempts.lines += 1;
+            attempts.lines <= MAX_UNKNOWN_LINES
+        })
+    }
+
+    /// Changes the attempts of an address in the current window.
+    fn with_attempts<T>(&self, address: Option<IpAddr>, now: Instant, change: impl FnOnce(&mut Attempts) -> T) -> T {
         let mut by_address = self.by_address.lock();
         if by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address) {
             by_address.retain(|_, attempts| !attempts.is_over(now));
@@ -327,7 +349,7 @@ impl Failures {
         if attempts.is_over(now) {
             *attempts = Attempts::begin(now);
         }
-        attempts.count += 1;
+        change(attempts)
     }
 
     fn is_exhausted(&self, address: Option<IpAddr>, now: Instant) -> bool {
@@ -348,7 +370,7 @@ impl Failures {
 
 impl Attempts {
     fn begin(now: Instant) -> Attempts {
-        Attempts { since: now, count: 0, is_listed: false }
+        Attempts { since: now, count: 0, lines: 0, is_listed: false }
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -410,6 +432,16 @@ mod tests {
         failures.count(address(1), now + WINDOW);
         assert!(!failures.is_exhausted(address(1), now + WINDOW), "a new window has one failure");
         assert!(failures.begins_to_refuse(address(1)), "a new window is listed again");
+    }
+
+    #[test]
+    fn address_causes_at_most_20_lines_in_ten_seconds() {
+        let (failures, now) = (Failures::new(), Instant::now());
+        let listed = |from, at| (0..100).filter(|_| failures.may_list(address(from), at)).count();
+        assert_eq!((listed(1, now), listed(2, now)), (20, 20));
+        assert!(!failures.is_exhausted(address(1), now), "a request without a token is no failed attempt");
+        assert_eq!(listed(1, now + Duration::from_millis(9_999)), 0);
+        assert_eq!(listed(1, now + WINDOW), 20);
     }
 
     #[test]

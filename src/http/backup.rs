@@ -37,7 +37,7 @@ pub(super) async fn snapshot(
     let audited = Audited::backup(params.consistency);
     credentials.authorize(&app, &node, &Need::Admin, &audited)?;
     let backup = node.backup(params.consistency).await;
-    credentials.audit(&node, &audited, backup.as_ref().map(|_| None));
+    credentials.audit(&app, &node, &audited, backup.as_ref().map(|_| None));
     let backup = backup.map_err(|error| {
         let location = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         ProblemResponse::from(error).redirect_to(&location)

@@ -304,10 +304,10 @@ impl Routing {
     /// Sends a request to the node, and adds the leader's address to a `not_leader` problem.
     pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, ProblemResponse> {
         let (node, audited) = (app.node()?, Audited::new(&request));
-        let unanswered = self.credentials.audit_if_dropped(&node, &audited);
+        let unanswered = self.credentials.audit_if_dropped(app, &node, &audited);
         let response = node.request_of(&self.credentials.caller, request, self.forward).await;
         unanswered.answered();
-        self.credentials.audit(&node, &audited, response.as_ref().map(Some));
+        self.credentials.audit(app, &node, &audited, response.as_ref().map(Some));
         response.map_err(|error| {
             self.credentials.count_failure(app, &error);
             ProblemResponse::from(error).redirect_to(&self.path_and_query)

@@ -83,6 +83,7 @@ async fn token_expires_after_its_ttl() {
 
 async fn unknown_tokens_are_limited_per_address() {
     let mut guarded = Guarded::start("").await;
+    let began = Instant::now();
     let unknown = format!("Bearer tenure_{}c097aaa3", "a7".repeat(32));
     let mut seen = Vec::new();
     for _ in 0..12 {
@@ -102,6 +103,16 @@ async fn unknown_tokens_are_limited_per_address() {
         let line = format!("tenure_access_refused_total{{node=\"1\",{line}\n");
         assert!(metrics.contains(&line), "no {line} in {metrics}");
     }
+    for _ in 0..100 {
+        let (status, body) = guarded.status(1, Method::GET, "/v1/leases", None).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
+    }
+    let (_, metrics) = guarded.status(1, Method::GET, "/metrics", Some(&root)).await;
+    assert!(metrics.contains("reason=\"unauthenticated\"} 111\n"), "the metrics count each refusal: {metrics}");
+    let windows = began.elapsed().as_secs() as usize / 10 + 1;
+    let said = guarded.cluster.node(1).said();
+    let lines = said.matches("outcome=\"unauthenticated\"").count();
+    assert!((20..=20 * windows).contains(&lines), "{lines} lines in {windows} windows of 10 s");
 }
 
 /// After a restart, a node can lack the newest tokens. It learns them from the leader.

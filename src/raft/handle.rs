@@ -377,8 +377,9 @@ impl<S: Storage> RaftHandle<S> {
         self.quorum_age().or_else(|| self.last_contact())
     }
 
-    /// Upper bound of the age of this node's state, except for the time of a leader's message on its way. `None` if the
-    /// state was not complete since the start of the node.
+    /// Upper bound of the age of this node's state. Below level
+    /// [`DATED_APPENDS`](super::level::FeatureLevel::DATED_APPENDS) it lacks the time of a leader's message on its way. `None`
+    /// if the state was not complete since the start of the node.
     pub fn state_age(&self) -> Option<Duration> {
         let term = self.metrics.borrow_watched().current_term;
         let applied = self.replica.read(|state| state.applied);

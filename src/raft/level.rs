@@ -26,8 +26,10 @@ impl FeatureLevel {
     pub const REQUEST_TERMS: FeatureLevel = FeatureLevel(4);
     /// Access tokens that expire.
     pub const TOKEN_EXPIRY: FeatureLevel = FeatureLevel(5);
+    /// Appends that tell a follower how old they are.
+    pub const DATED_APPENDS: FeatureLevel = FeatureLevel(6);
     /// The highest level that this build understands.
-    pub const SUPPORTED: FeatureLevel = FeatureLevel::TOKEN_EXPIRY;
+    pub const SUPPORTED: FeatureLevel = FeatureLevel::DATED_APPENDS;
 
     /// The lowest level at which a cluster can have this entry.
     pub fn of(content: &Content) -> FeatureLevel {

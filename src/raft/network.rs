@@ -26,11 +26,12 @@ use openraft::{RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::level::FeatureLevel;
 use super::quorum::Quorum;
 use super::snapshot::SnapshotData;
 use super::state_machine::{Replica, blocking};
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
-use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, TransferCall};
+use super::wire::{self, Append, Call, ProcessTime, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, TransferCall};
 use crate::peer::{Lane, Payload, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
@@ -65,11 +66,19 @@ pub struct Link<S, T> {
     target: NodeId,
     address: String,
     append_lane: Lane,
+    /// The time in the last answer to an append.
+    echo: Option<ProcessTime>,
 }
 
 impl<S: Storage, T: Transport> Network<S, T> {
     fn link(&self, target: NodeId, info: &PeerInfo, append_lane: Lane) -> Link<S, T> {
-        Link { network: self.clone(), target, address: info.peer.clone(), append_lane }
+        Link { network: self.clone(), target, address: info.peer.clone(), append_lane, echo: None }
+    }
+
+    /// The last entry that any node has shown so far. A leader knows it from its first commit on.
+    fn shown(&self, append: &Append) -> Option<u64> {
+        append.commit.filter(|commit| commit.term == append.vote.term)?;
+        Some(self.replica.applied_index().max(self.announced_commit.load(Ordering::SeqCst)))
     }
 }
 
@@ -165,8 +174,18 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
             // that moment.
             append.commit = None;
         }
-        match self.call(self.append_lane, &Call::Append(append), timeout).await? {
+        let call = if self.network.replica.level() >= FeatureLevel::DATED_APPENDS {
+            // openraft may have made this message before the answer with the echo, so its commit can be older.
+            Call::DatedAppend { shown: self.network.shown(&append), append, echo: self.echo }
+        } else {
+            Call::Append(append)
+        };
+        match self.call(self.append_lane, &call, timeout).await? {
             Reply::Append(reply) => Ok(reply.response(self.target)),
+            Reply::DatedAppend { reply, at } => {
+                self.echo = Some(at);
+                Ok(reply.response(self.target))
+            }
             other => Err(unexpected(&other)),
         }
     }

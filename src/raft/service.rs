@@ -11,14 +11,16 @@ use openraft::Raft;
 use openraft::errors::Fatal;
 use openraft::storage::Snapshot;
 use parking_lot::Mutex;
+use rand::RngExt;
 
 use super::handle::run_to_completion;
 use super::snapshot::{Meta, SnapshotData, SnapshotReader};
 use super::state_machine::{Replica, StateMachine};
 use super::types::{TypeConfig, vote, vote_record};
-use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, TransferCall, VoteReply};
+use super::wire::{self, Append, AppendReply, Call, ProcessTime, Reply, RequestVote, TransferCall, VoteReply};
 use crate::clock::Clock;
 use crate::peer::Service;
+use crate::rng::rng;
 use crate::storage::{SnapshotWriter, Storage, VoteRecord};
 use crate::types::NodeId;
 
@@ -73,7 +75,17 @@ impl<S: Storage> RaftService<S> {
             Call::Vote(_) | Call::PreVote(_) | Call::Transfer(_) if self.replica.is_removed(from) => {
                 Reply::Failed(format!("node {from} was removed from the cluster"))
             }
-            Call::Append(append) => self.append(from, append).await,
+            Call::Append(append) => {
+                let commit = append.commit.filter(|commit| commit.term == append.vote.term);
+                // The message does not tell when it was sent.
+                let shown = commit.map(|commit| (self.contact.now_ms(), commit.index));
+                self.append(from, append, shown).await.map_or_else(Reply::Failed, Reply::Append)
+            }
+            Call::DatedAppend { append, echo, shown } => {
+                let shown = echo.and_then(|echo| self.contact.read(echo)).zip(shown);
+                let replied = self.append(from, append, shown).await;
+                replied.map_or_else(Reply::Failed, |reply| Reply::DatedAppend { reply, at: self.contact.time() })
+            }
             Call::Vote(call) => {
                 let (raft, request) = (self.raft.clone(), RequestVote::request(call, from));
                 vote_reply(run_to_completion(async move { raft.vote(request).await }).await)
@@ -89,15 +101,17 @@ impl<S: Storage> RaftService<S> {
         }
     }
 
-    async fn append(&self, from: NodeId, append: Append) -> Reply {
-        let (term, commit, has_entries) = (append.vote.term, append.commit, !append.entries.is_empty());
+    /// `shown`: a time, and the last entry that any node had shown by then. Before its first commit, a leader does not know
+    /// all that an earlier one has committed.
+    async fn append(&self, from: NodeId, append: Append, shown: Option<(u64, u64)>) -> Result<AppendReply, String> {
+        let has_entries = !append.entries.is_empty();
         let request = match append.request(from) {
             Ok(request) => request,
             Err(error) => {
                 if !self.is_unreadable.swap(true, Ordering::Relaxed) {
                     tracing::error!(from, %error, "this node cannot read the entries of its leader: it does not follow");
                 }
-                return Reply::Failed(error.to_string());
+                return Err(error.to_string());
             }
         };
         // Between two attempts with the same entries, the leader sends heartbeats without any.
@@ -105,21 +119,19 @@ impl<S: Storage> RaftService<S> {
             self.is_unreadable.store(false, Ordering::Relaxed);
         }
         let raft = self.raft.clone();
-        let received = self.contact.now_ms();
         match run_to_completion(async move { raft.append_entries(request).await }).await {
             Ok(response) => {
                 if response.is_success() {
                     self.contact.heard();
-                    // Before its first commit, a leader does not know all that an earlier one has committed.
-                    if let Some(commit) = commit.filter(|commit| commit.term == term) {
-                        self.contact.announced(received, commit.index, self.replica.applied_index());
+                    if let Some((at_ms, last)) = shown {
+                        self.contact.announced(at_ms, last, self.replica.applied_index());
                     }
                     // An earlier leader never completes its snapshot, so drop the received part.
                     self.incoming.lock().retain(|&sender, _| sender == from);
                 }
-                Reply::Append(AppendReply::new(response))
+                Ok(AppendReply::new(response))
             }
-            Err(error) => Reply::Failed(error.to_string()),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -207,6 +219,8 @@ fn no_snapshot() -> Reply {
 /// Time since the last accepted message from a leader, and the age of the state.
 pub struct LeaderContact {
     clock: Arc<dyn Clock>,
+    /// See [`ProcessTime`].
+    process: u64,
     /// Time of the last message in milliseconds of `clock`, plus one. 0 if there was none.
     last: AtomicU64,
     freshness: Mutex<Freshness>,
@@ -240,7 +254,7 @@ impl Freshness {
 
 impl LeaderContact {
     pub fn new(clock: Arc<dyn Clock>) -> LeaderContact {
-        LeaderContact { clock, last: AtomicU64::new(0), freshness: Mutex::default() }
+        LeaderContact { clock, process: rng().random(), last: AtomicU64::new(0), freshness: Mutex::default() }
     }
 
     pub fn heard(&self) {
@@ -253,7 +267,16 @@ impl LeaderContact {
         Some(Duration::from_millis(self.now_ms().saturating_sub(last)))
     }
 
-    /// A leader announced at this time that it has committed up to an index.
+    fn time(&self) -> ProcessTime {
+        ProcessTime { process: self.process, ms: self.now_ms() }
+    }
+
+    /// A time that this process gave a leader. `None` for one of another process, also of an earlier one of this node.
+    fn read(&self, time: ProcessTime) -> Option<u64> {
+        (time.process == self.process && time.ms <= self.now_ms()).then_some(time.ms)
+    }
+
+    /// At this time, no node had shown an entry after this index.
     fn announced(&self, at_ms: u64, commit: u64, applied: u64) {
         self.freshness.lock().announced(at_ms, commit, applied);
     }

@@ -476,19 +476,19 @@ mod tests {
         let mut machine = Machine::new();
         apply(&mut machine, Command::Tick);
         let mut state = state_of(machine);
-        state.level = FeatureLevel::SUPPORTED;
+        state.level = FeatureLevel::TOKEN_EXPIRY;
         state.access = state.access.with(&AccessChange::Enable(true));
         let (bytes, hex) = encoded(&state);
         let header = "0000002405000000000102070300010101fc80841e00fb102710fcc0270900fb1027fb1027000000";
         let header = header.replacen("2405", "2406", 1);
         assert_eq!(hex, format!("{header}000000050501000000"));
         let whole = read(&bytes).expect("format 6");
-        assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::SUPPORTED));
+        assert_eq!((whole.access.state(), whole.level), (state.access.state(), FeatureLevel::TOKEN_EXPIRY));
         assert!(matches!(read(&bytes[..bytes.len() - 9]), Err(SnapshotError::Truncated)));
         let mut newer = bytes.clone();
-        newer[44] = 6;
+        newer[44] = 7;
         let refused = read(&newer).err().expect("a newer release wrote it").to_string();
-        assert!(refused.contains("the cluster has feature level 6; this program supports levels up to 5"), "{refused}");
+        assert!(refused.contains("the cluster has feature level 7; this program supports levels up to 6"), "{refused}");
         // A cluster with members that do not know expiring tokens.
         state.level = FeatureLevel::REQUEST_TERMS;
         let (without_expiry, hex) = encoded(&state);

@@ -39,7 +39,18 @@ pub enum Call {
     Transfer(TransferCall),
     SnapshotBegin,
     SnapshotBytes(Bytes),
-    SnapshotEnd { vote: VoteRecord, crc: u32 },
+    SnapshotEnd {
+        vote: VoteRecord,
+        crc: u32,
+    },
+    /// From level [`DATED_APPENDS`](super::level::FeatureLevel::DATED_APPENDS) on.
+    DatedAppend {
+        append: Append,
+        /// The newest time that this caller got from the receiver, so the message is not older.
+        echo: Option<ProcessTime>,
+        /// No node had shown a later entry when this message left. `None` if the caller cannot know that.
+        shown: Option<u64>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,6 +64,20 @@ pub enum Reply {
     },
     /// The call failed on this node. A retry alone does not help.
     Failed(String),
+    /// The answer to [`Call::DatedAppend`], with the time of this answer.
+    DatedAppend {
+        reply: AppendReply,
+        at: ProcessTime,
+    },
+}
+
+/// A time of one process. Only that process can read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessTime {
+    /// A random number that the process chose at its start.
+    pub process: u64,
+    /// Milliseconds of its clock.
+    pub ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

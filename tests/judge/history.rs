@@ -69,6 +69,19 @@ pub enum Ended {
 pub struct History {
     pub operations: Vec<Operation>,
     pub beliefs: Vec<Belief>,
+    pub ages: Vec<StateAge>,
+}
+
+/// An age that a node gave for its own state.
+#[derive(Clone, Debug)]
+pub struct StateAge {
+    pub node: u64,
+    /// When the node was asked, in true time. It answered later.
+    pub asked: Duration,
+    /// In time of the node's clock.
+    pub age: Duration,
+    /// The state has the log up to this index.
+    pub index: u64,
 }
 
 /// A period in which a client believed to hold a lease.

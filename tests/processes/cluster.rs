@@ -21,7 +21,7 @@ static TURN: Mutex<()> = Mutex::const_new(());
 pub const SOON: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(10);
 /// The feature level of this release.
-const NEWEST_LEVEL: u64 = 5;
+const NEWEST_LEVEL: u64 = 6;
 pub const NODES: [u64; 3] = [1, 2, 3];
 
 /// Waits until no other cluster runs.

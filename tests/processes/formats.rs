@@ -18,7 +18,7 @@ strict!(saved_directories_are_read_and_upgraded, saved_backups_are_read_and_rest
 /// The saved formats. Formats 1 to 4 have the feature level of their number and their log in sled. Format 5 has the
 /// feature level 4 and a log of segments. Format 6 has the feature level 5 and an access token that expires.
 const FORMATS: [u32; 6] = [1, 2, 3, 4, 5, 6];
-const NEWEST_LEVEL: u32 = 5;
+const NEWEST_LEVEL: u32 = 6;
 /// The leases that all saved formats hold, with the number of their holders.
 const HELD: [(&str, usize); 3] = [("held", 1), ("pool", 2), ("last", 1)];
 

@@ -11,10 +11,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::client::{self, LONGEST_TTL};
 use super::evidence::{Evidence, Judged};
 use super::invariants::cluster_time_advances::{self, Advance};
-use super::invariants::{log_matching, nobody_panics, one_leader};
+use super::invariants::{log_matching, nobody_panics, one_leader, state_ages};
 use super::judge::file::HistoryWriter;
 use super::judge::history::{Ended, History, Operation, RequestKind};
-use super::judge::{Broken, Transition};
+use super::judge::{Broken, Transition, reads_are_current};
 use super::ledger::Ledger;
 use super::plan::Plan;
 use super::verdict::{Counts, Verdict};
@@ -78,6 +78,7 @@ impl Load {
         let mut watching = JoinSet::new();
         watching.spawn(one_leader::watch(world.clone()));
         watching.spawn(watcher::watch(world.clone()));
+        watching.spawn(state_ages::watch(world.clone()));
         Load { clients, watching, faults: tokio::spawn(faults::inject_all(world.clone())) }
     }
 
@@ -181,6 +182,8 @@ pub fn judge(world: &World) -> Verdict {
         let advances = ledger.entries.iter().filter_map(Advance::of);
         let advanced = cluster_time_advances::check(advances, plan.extreme_rates().0);
         violations.extend(advanced.err().map(|how| Broken::of_cluster("cluster_time_advances", how)));
+        let dated = reads_are_current::check_ages(&history.ages, history.operations.iter(), plan.extreme_rates().0);
+        violations.extend(dated.err().map(|how| Broken::of_cluster("reads_are_current", how)));
     }
     violations.extend(broken);
     violations.extend(lock(&world.principals).judge());

@@ -116,6 +116,6 @@ async fn downgraded_member_fails_with_the_reason() {
         Err(error) => std::error::Error::source(&error).expect("Raft has the reason").to_string(),
         Ok(node) => node.wait_failed().await.to_string(),
     };
-    assert!(why.contains("the cluster has feature level 5; this program supports levels up to 1"), "{why}");
+    assert!(why.contains("the cluster has feature level 6; this program supports levels up to 1"), "{why}");
     cluster.shutdown().await;
 }

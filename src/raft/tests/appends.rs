@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::wire::{self, Append, AppendReply, Call, Reply};
+use super::super::level::FeatureLevel;
+use super::super::wire::{self, Append, AppendReply, Call, ProcessTime, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Batch, Command, Stamp};
 use crate::node::{Consistency, Forward, Query, Request};
@@ -12,12 +13,14 @@ use crate::peer::{Lane, Payload, Transport};
 use crate::raft::Proposal;
 use crate::raft::types::position;
 use crate::storage::{Storage, VoteRecord};
-use crate::testing::Cluster;
-use crate::types::LeaseName;
+use crate::testing::{Cluster, Setup};
+use crate::types::{LeaseName, NodeId};
 
 const SOON: Duration = Duration::from_secs(30);
 /// At least two intervals between heartbeats.
 const HEARTBEATS: Duration = Duration::from_millis(200);
+/// The age of the state of a follower in an idle cluster: a heartbeat echoes the time of the answer to the one before.
+const IDLE_AGE: Duration = Duration::from_millis(160);
 
 /// A follower that only a deposed leader reaches reports the age of its data, and knows no leader.
 #[tokio::test(start_paused = true)]
@@ -90,7 +93,7 @@ async fn follower_that_does_not_apply_reports_the_age_of_its_state() {
     write().await;
     tokio::time::sleep(HEARTBEATS).await;
     let age = || follower.raft().state_age().expect("it was complete");
-    assert!(age() < Duration::from_millis(100), "{:?}", age());
+    assert!(age() < IDLE_AGE, "{:?}", age());
     assert_eq!(follower.health().not_ready, None);
     let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
     let stall = follower.raft().raft().external_state_machine_request(|_| Box::pin(async { _ = resumed.await }));
@@ -100,11 +103,89 @@ async fn follower_that_does_not_apply_reports_the_age_of_its_state() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(follower.raft().last_contact() < Some(Duration::from_millis(100)), "its leader sends heartbeats");
-    assert!((Duration::from_secs(5)..Duration::from_millis(5_200)).contains(&age()), "{:?}", age());
+    assert!((Duration::from_secs(5)..Duration::from_secs(5) + IDLE_AGE).contains(&age()), "{:?}", age());
     assert_eq!(follower.health().not_ready.as_deref(), Some("this node has not caught up with the leader"));
     resume.send(()).expect("the state machine waits");
     tokio::time::sleep(HEARTBEATS).await;
-    assert!(age() < Duration::from_millis(100), "{:?}", age());
+    assert!(age() < IDLE_AGE, "{:?}", age());
     assert_eq!(follower.health().not_ready, None);
+    cluster.shutdown().await;
+}
+
+/// The lowest and the highest age of the state of a follower, whose leader's messages take 40 ms.
+async fn ages_behind_a_slow_link(older: &[NodeId]) -> [Duration; 2] {
+    const WAY: Duration = Duration::from_millis(40);
+    let levels = older.iter().map(|id| (*id, FeatureLevel::FIRST)).collect();
+    let cluster = Cluster::start_with(3, Setup { levels, ..Setup::default() }).await;
+    let leader = cluster.leader().await;
+    // The leader raises the level within a second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    cluster.board.delay(leader, follower, WAY);
+    tokio::time::sleep(HEARTBEATS).await;
+    let (began, mut ages) = (Instant::now(), Vec::new());
+    while began.elapsed() < Duration::from_secs(1) {
+        ages.push(cluster.node(follower).raft().state_age().expect("it was complete"));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(cluster.node(leader).raft().leadership().leader, Some(leader), "one leader during the test");
+    cluster.shutdown().await;
+    [ages.iter().min(), ages.iter().max()].map(|age| *age.expect("1,000 ages"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn age_of_a_state_includes_the_way_of_a_message() {
+    let [youngest, oldest] = ages_behind_a_slow_link(&[]).await;
+    assert!(youngest >= Duration::from_millis(40) && oldest < IDLE_AGE + HEARTBEATS, "{youngest:?} to {oldest:?}");
+}
+
+/// An older program cannot read a dated message.
+#[tokio::test(start_paused = true)]
+async fn cluster_with_an_older_member_sends_no_dated_messages() {
+    let [youngest, _] = ages_behind_a_slow_link(&[3]).await;
+    assert!(youngest < Duration::from_millis(40), "{youngest:?}");
+}
+
+/// A message can wait for long: in the network, or while the process of the follower stands still.
+#[tokio::test(start_paused = true)]
+async fn delayed_message_leaves_the_state_old() {
+    const DELAY: Duration = Duration::from_secs(3);
+    let mut cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    tokio::time::sleep(HEARTBEATS).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    cluster.board.isolate(follower, cluster.ids().filter(|id| ![leader, follower].contains(id)));
+    let vote = cluster.disk(leader).vote().expect("the leader voted for itself");
+    let commit = cluster.node(follower).raft().replica().read(|state| state.applied.as_ref().map(position));
+    cluster.crash(leader).await;
+    let deliver = async |echo: Option<ProcessTime>| {
+        let append = Append { vote, previous: commit, commit, entries: Vec::new() };
+        let shown = commit.map(|commit| commit.index);
+        let payload = Payload::Raft(wire::encode(&Call::DatedAppend { append, echo, shown }));
+        let answer = cluster.board.transport(leader).call(follower, "in memory", Lane::Log, payload, SOON).await;
+        match wire::decode(&answer.expect("answered")).expect("readable") {
+            Reply::DatedAppend { reply: AppendReply::Success, at } => at,
+            other => panic!("{other:?}"),
+        }
+    };
+    let age = || cluster.node(follower).raft().state_age().expect("it was complete");
+    let answered = deliver(None).await;
+    deliver(Some(answered)).await;
+    assert!(age() < Duration::from_millis(5), "{:?}", age());
+    tokio::time::sleep(DELAY).await;
+    let ProcessTime { process, ms } = answered;
+    let now = ms + DELAY.as_millis() as u64;
+    for (echo, what) in [
+        (None, "a message without a time"),
+        (Some(answered), "an old message"),
+        (Some(ProcessTime { process: process ^ 1, ms: now }), "a message to an earlier process of the node"),
+        (Some(ProcessTime { process, ms: now + 60_000 }), "a time in the future"),
+    ] {
+        deliver(echo).await;
+        assert!(age() >= DELAY, "{what}: {:?}", age());
+    }
+    let answered = deliver(None).await;
+    deliver(Some(answered)).await;
+    assert!(age() < Duration::from_millis(5), "{:?}", age());
     cluster.shutdown().await;
 }

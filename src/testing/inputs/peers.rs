@@ -108,7 +108,7 @@ fn hellos() -> Vec<Vec<u8>> {
 fn raft_call(bytes: &[u8]) -> bool {
     match encoded::<Call>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
-        Some(Call::Append(append)) => append.request(1).is_ok(),
+        Some(Call::Append(append) | Call::DatedAppend { append, .. }) => append.request(1).is_ok(),
         Some(Call::Vote(request) | Call::PreVote(request)) => {
             request.request(1);
             true
@@ -121,6 +121,7 @@ fn raft_call(bytes: &[u8]) -> bool {
     }
 }
 
+const TIME: wire::ProcessTime = wire::ProcessTime { process: u64::MAX, ms: 700 };
 const VOTE: VoteRecord = VoteRecord { term: 3, candidate: Some(1), committed: true };
 
 fn raft_calls() -> Vec<Vec<u8>> {
@@ -128,17 +129,20 @@ fn raft_calls() -> Vec<Vec<u8>> {
     let entries = [blank(), batch(), membership()];
     let entries = (8..).zip(entries).map(|(index, payload)| (at(index), payload.into())).collect();
     let append = Append { vote: VOTE, previous: Some(at(7)), commit: Some(at(6)), entries };
+    let empty = || Append { vote: VOTE, previous: None, commit: None, entries: Vec::new() };
     let request_vote = || RequestVote { vote: VOTE, last: Some(at(7)), transfer: false };
     let transfer = wire::TransferCall { from: VOTE, to: 2, last: None };
     let calls = [
         Call::Append(append),
-        Call::Append(Append { vote: VOTE, previous: None, commit: None, entries: Vec::new() }),
+        Call::Append(empty()),
         Call::Vote(request_vote()),
         Call::PreVote(request_vote()),
         Call::Transfer(transfer),
         Call::SnapshotBegin,
         Call::SnapshotBytes(Bytes::from_static(b"bytes")),
         Call::SnapshotEnd { vote: VOTE, crc: 7 },
+        Call::DatedAppend { append: empty(), echo: None, shown: None },
+        Call::DatedAppend { append: empty(), echo: Some(TIME), shown: Some(7) },
     ];
     calls.iter().map(codec::encode).collect()
 }
@@ -146,7 +150,7 @@ fn raft_calls() -> Vec<Vec<u8>> {
 fn raft_reply(bytes: &[u8]) -> bool {
     match encoded::<Reply>(bytes, wire::MAX_MESSAGE_BYTES) {
         None => false,
-        Some(Reply::Append(reply)) => {
+        Some(Reply::Append(reply) | Reply::DatedAppend { reply, .. }) => {
             reply.response(1);
             true
         }
@@ -168,6 +172,7 @@ fn raft_replies() -> Vec<Vec<u8>> {
         Reply::Transfer(Err("no".to_owned())),
         Reply::SnapshotContinue,
         Reply::SnapshotEnd { vote: VOTE },
+        Reply::DatedAppend { reply: wire::AppendReply::PartialSuccess(at), at: TIME },
         Reply::Failed("why".to_owned()),
     ];
     replies.iter().map(codec::encode).collect()

@@ -6,3 +6,4 @@ pub mod committed_stays;
 pub mod log_matching;
 pub mod nobody_panics;
 pub mod one_leader;
+pub mod state_ages;

@@ -226,12 +226,12 @@ pub struct LeaderContact {
     freshness: Mutex<Freshness>,
 }
 
-/// What the commits that a leader announced tell about the state of a follower. Times are in milliseconds.
+/// The age of the state of a follower, from the messages of its leaders. Times are in milliseconds.
 #[derive(Default)]
 struct Freshness {
-    /// The state has all that was committed at this time.
+    /// The state has all that any node had shown at this time.
     complete_at: Option<u64>,
-    /// The commit that the state does not have yet, and when the leader announced it.
+    /// An entry that the state does not have yet, and a time at which no node had shown a later one.
     awaited: Option<(u64, u64)>,
 }
 

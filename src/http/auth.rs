@@ -27,7 +27,7 @@ const MAX_FAILURES: u32 = 10;
 const MAX_UNKNOWN_LINES: u32 = 20;
 /// The time over which the node counts failed attempts.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Addresses with failed attempts that the node remembers. Above it, all other addresses share one count.
+/// Addresses of refused unknown callers that the node remembers. Above it, all other addresses share one count.
 const MAX_ADDRESSES: usize = 4_096;
 /// The refusal of a client that neither a certificate nor access control identifies.
 const NO_IDENTITY: &str = "other machines reach this node, so each client needs a client certificate, or an access token \

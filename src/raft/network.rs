@@ -75,7 +75,8 @@ impl<S: Storage, T: Transport> Network<S, T> {
         Link { network: self.clone(), target, address: info.peer.clone(), append_lane, echo: None }
     }
 
-    /// The last entry that any node has shown so far. A leader knows it from its first commit on.
+    /// The last entry that any node has shown so far: this one when it applied it, another one after a message announced
+    /// its commit. A leader knows it from its first commit on.
     fn shown(&self, append: &Append) -> Option<u64> {
         append.commit.filter(|commit| commit.term == append.vote.term)?;
         Some(self.replica.applied_index().max(self.announced_commit.load(Ordering::SeqCst)))

@@ -19,7 +19,7 @@ use crate::types::{LeaseName, NodeId};
 const SOON: Duration = Duration::from_secs(30);
 /// At least two intervals between heartbeats.
 const HEARTBEATS: Duration = Duration::from_millis(200);
-/// The age of the state of a follower in an idle cluster: a heartbeat echoes the time of the answer to the one before.
+/// Highest age of the state of a follower in an idle cluster: a heartbeat echoes the time of the answer to the one before.
 const IDLE_AGE: Duration = Duration::from_millis(160);
 
 /// A follower that only a deposed leader reaches reports the age of its data, and knows no leader.

@@ -47,6 +47,20 @@ impl Frame {
             Some(reason) => Frame { kind: FrameKind::NoAnswer, id, body: reason.into() },
         }
     }
+
+    /// The number of its bytes on the connection.
+    pub fn size(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
+
+    /// Appends the bytes of the frame.
+    pub fn encode(&self, bytes: &mut BytesMut) {
+        bytes.reserve(self.size());
+        bytes.extend_from_slice(&((self.size() - 4) as u32).to_be_bytes());
+        bytes.extend_from_slice(&[self.kind as u8]);
+        bytes.extend_from_slice(&self.id.to_be_bytes());
+        bytes.extend_from_slice(&self.body);
+    }
 }
 
 /// Reads one frame. Returns `None` if the stream ends between two frames or inside a length. Not cancel safe.
@@ -90,11 +104,8 @@ async fn read_body<R: AsyncRead + Unpin>(reader: &mut R, length: usize) -> io::R
 
 /// Writes one frame in one buffer, so that it usually takes one system call. Not cancel safe.
 pub async fn write<W: AsyncWrite + Unpin>(writer: &mut W, frame: &Frame) -> io::Result<()> {
-    let mut bytes = BytesMut::with_capacity(HEADER_BYTES + frame.body.len());
-    bytes.extend_from_slice(&((HEADER_BYTES - 4 + frame.body.len()) as u32).to_be_bytes());
-    bytes.extend_from_slice(&[frame.kind as u8]);
-    bytes.extend_from_slice(&frame.id.to_be_bytes());
-    bytes.extend_from_slice(&frame.body);
+    let mut bytes = BytesMut::new();
+    frame.encode(&mut bytes);
     writer.write_all(&bytes).await?;
     // TLS buffers a part of the frame if the socket is full.
     writer.flush().await

@@ -10,15 +10,16 @@ use metrics::counter;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{self, Frame, FrameKind};
 use super::handshake::{self, Incarnations, PeerIdentity, PeerRefusal};
+use super::outbox::Outbox;
 use super::{Lane, Payload, PeerListener, Service, Services};
-use crate::tls::{NodeTls, Reader, Stream, Writer};
+use crate::tls::{NodeTls, Reader, Stream};
 use crate::types::NodeId;
 
 /// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
@@ -158,12 +159,18 @@ async fn answer_caller<R: Service, N: Service>(
         from,
         lane,
         services,
-        writer: Arc::new(tokio::sync::Mutex::new(writer)),
+        outbox: Arc::new(Outbox::new()),
         in_flight: Arc::default(),
         permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
         calls: calls.clone(),
-        stop: stop.clone(),
     };
+    let (outbox, closed) = (connection.outbox.clone(), stop.clone());
+    calls.spawn(async move {
+        if let Err(error) = outbox.write_to(writer, &closed).await {
+            tracing::debug!(%error, "an answer could not be sent");
+        }
+        closed.cancel();
+    });
     let read = tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
@@ -232,11 +239,11 @@ struct InboundConnection<R, N> {
     from: NodeId,
     lane: Lane,
     services: Arc<Services<R, N>>,
-    writer: Arc<tokio::sync::Mutex<Writer>>,
+    /// The answers, each with the permit of its request.
+    outbox: Arc<Outbox<OwnedSemaphorePermit>>,
     in_flight: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     permits: Arc<Semaphore>,
     calls: TaskTracker,
-    stop: CancellationToken,
 }
 
 impl<R: Service, N: Service> InboundConnection<R, N> {
@@ -244,8 +251,8 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
         let mut reader = BufReader::with_capacity(64 << 10, reader);
         while let Some(frame) = frame::read(&mut reader, self.lane.max_body()).await? {
             match frame.kind {
-                FrameKind::Raft => self.answer(frame.id, Payload::Raft(frame.body)).await?,
-                FrameKind::Node => self.answer(frame.id, Payload::Node(frame.body)).await?,
+                FrameKind::Raft => self.answer(frame.id, Payload::Raft(frame.body)).await,
+                FrameKind::Node => self.answer(frame.id, Payload::Node(frame.body)).await,
                 FrameKind::Withdraw => {
                     if let Some(call) = self.in_flight.lock().remove(&frame.id) {
                         call.abort();
@@ -262,45 +269,25 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
         Ok(())
     }
 
-    async fn answer(&self, id: u64, payload: Payload) -> io::Result<()> {
-        if self.lane.in_order() {
-            let body = self.services.serve(self.from, payload).await;
-            return frame::write(&mut *self.writer.lock().await, &Frame::answer(id, body, self.lane)).await;
-        }
-        self.answer_in_task(id, payload).await;
-        Ok(())
-    }
-
-    /// Serves the request in a separate task, so that a waiting request does not delay others.
-    async fn answer_in_task(&self, id: u64, payload: Payload) {
+    /// Serves the request: on a lane in order before the next one, and on the others in a separate task, so that a waiting
+    /// request does not delay others.
+    async fn answer(&self, id: u64, payload: Payload) {
         let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let (services, writer, in_flight) = (self.services.clone(), self.writer.clone(), self.in_flight.clone());
-        let (from, lane, stop) = (self.from, self.lane, self.stop.clone());
+        let (services, outbox, in_flight) = (self.services.clone(), self.outbox.clone(), self.in_flight.clone());
+        let (from, lane) = (self.from, self.lane);
+        if lane.in_order() {
+            let body = services.serve(from, payload).await;
+            outbox.add(Frame::answer(id, body, lane), permit);
+            return;
+        }
         // Hold the lock while spawning, so that the task cannot remove its entry before the insert.
         let mut entries = self.in_flight.lock();
         let call = self.calls.spawn(async move {
             let body = services.serve(from, payload).await;
-            // Remove the entry before the write: a withdrawal must not abort the task in the middle of a frame.
+            // Without an entry, the request was withdrawn.
             if in_flight.lock().remove(&id).is_some() {
-                let answer = Frame::answer(id, body, lane);
-                // A stop can cut a frame in half. No other frame may follow it, so the stop is checked first.
-                let mut writer = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    writer = writer.lock() => writer,
-                };
-                tokio::select! {
-                    biased;
-                    written = frame::write(&mut *writer, &answer) => {
-                        if let Err(error) = written {
-                            tracing::debug!(%error, "an answer could not be sent");
-                        }
-                    }
-                    // The caller may never read.
-                    () = stop.cancelled() => {}
-                }
+                outbox.add(Frame::answer(id, body, lane), permit);
             }
-            drop(permit);
         });
         entries.insert(id, call.abort_handle());
     }

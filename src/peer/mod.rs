@@ -8,6 +8,7 @@ mod dial;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 mod listener;
+mod outbox;
 #[cfg(all(test, feature = "testing"))]
 mod scripted;
 #[cfg(all(test, feature = "testing"))]
@@ -40,7 +41,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(5);
 /// Pause between the probes of an idle connection.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sets the options of a connection. Each message is one write, which must not wait for an acknowledgement.
+/// Sets the options of a connection. A write must not wait for the acknowledgement of an earlier one.
 ///
 /// The kernel ends a connection after [`MAX_SILENCE`]. Otherwise a request after a partition would wait until the kernel
 /// sends again, which takes as long as the partition, and a node that lost its power would occupy a connection forever.

@@ -104,6 +104,37 @@ async fn answer_after_a_withdrawal_reaches_no_other_call() {
     assert_eq!(wait_for(second_call).await.expect("it has an answer"), "its own");
 }
 
+/// The kernel takes only a part of the large request. Its caller leaves, and the connection stays usable.
+#[tokio::test]
+async fn caller_that_leaves_amid_its_request_disturbs_no_other_call() {
+    for lane in [Lane::Request, Lane::Urgent] {
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
+        let first = call(&transport, &address, lane, "first", HANG_TIMEOUT);
+        let mut caller = peer.accept().await;
+        let first_id = caller.request("first").await;
+        let large = {
+            let (transport, address) = (transport.clone(), address.clone());
+            let body = Payload::Node(vec![7; lane.max_body()].into());
+            tokio::spawn(async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await })
+        };
+        caller.0.peek(&mut [0]).await.expect("the connection is open");
+        large.abort();
+        assert!(large.await.expect_err("it is aborted").is_cancelled());
+        let last = call(&transport, &address, lane, "last", HANG_TIMEOUT);
+        let left = caller.receive().await;
+        assert!(left.body.len() == lane.max_body() && left.body.iter().all(|byte| *byte == 7), "{lane:?}: not whole");
+        // The withdrawal and the next request can come in either order.
+        let behind = [caller.receive().await, caller.receive().await];
+        let of_kind = |kind| behind.iter().find(|frame| frame.kind == kind).unwrap_or_else(|| panic!("{behind:?}"));
+        assert_eq!(of_kind(FrameKind::Withdraw).id, left.id);
+        let last_id = of_kind(FrameKind::Node).id;
+        for (id, waiting) in [(first_id, first), (last_id, last)] {
+            caller.answer(id, "its own").await;
+            assert_eq!(wait_for(waiting).await.expect("the connection stays open"), "its own");
+        }
+    }
+}
+
 #[tokio::test]
 async fn answer_of_an_unknown_id_reaches_no_call() {
     let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());

@@ -360,42 +360,6 @@ async fn call_after_a_timeout_has_the_connection_of_its_lane() {
     }
 }
 
-/// Takes one caller and returns its connection after the handshake.
-async fn let_in(listener: &TcpListener) -> TcpStream {
-    let (mut stream, _) = listener.accept().await.expect("a caller");
-    let peer = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("it says hello");
-    peer.expect("they belong together");
-    stream
-}
-
-/// The other end reads nothing at first. The kernel then takes only a part of the largest frame.
-#[tokio::test]
-async fn call_dropped_amid_its_frame_leaves_no_half_frame_behind() {
-    for lane in [Lane::Request, Lane::Urgent] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound").to_string();
-        let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
-        let call = |body: Bytes| {
-            let (transport, address) = (transport.clone(), address.clone());
-            tokio::spawn(async move { transport.call(2, &address, lane, Payload::Node(body), HANG_TIMEOUT).await })
-        };
-        let dropped = call(vec![0; lane.max_body()].into());
-        let mut first = let_in(&listener).await;
-        let begun = tokio::time::timeout(HANG_TIMEOUT, first.read_u32()).await.expect("its frame begins");
-        assert!(begun.expect("readable") as usize > lane.max_body(), "{lane:?}");
-        dropped.abort();
-        assert!(dropped.await.expect_err("it is dropped").is_cancelled());
-        let next = call("next".into());
-        let second = tokio::time::timeout(HANG_TIMEOUT, let_in(&listener));
-        let mut second = second.await.expect("the next call has another connection");
-        let frame = frame::read(&mut second, lane.max_body()).await.expect("readable").expect("a frame");
-        assert_eq!((frame.kind, &frame.body[..]), (FrameKind::Node, &b"next"[..]), "{lane:?}");
-        frame::write(&mut second, &Frame { kind: FrameKind::Response, ..frame }).await.expect("it is read");
-        assert_eq!(next.await.expect("no panic").expect("answered"), "next", "{lane:?}");
-        transport.shutdown().await;
-    }
-}
-
 /// Answers with its name.
 struct NamedService(&'static str);
 

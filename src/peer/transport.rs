@@ -3,9 +3,11 @@
 //! A connection carries concurrent requests and matches answers to them by id.
 
 use std::collections::{BTreeSet, HashMap};
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -228,9 +230,11 @@ impl Connection {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
-        let mut pending = PendingCall { connection: self, id, sent: false };
-        self.send(Frame::request(id, payload)).await.map_err(|e| ConnectionError::BeforeSending(e.to_string()))?;
-        pending.sent = true;
+        let mut pending = PendingCall { connection: self, id, sent: true };
+        if let Err(error) = self.send(Frame::request(id, payload)).await {
+            pending.sent = false;
+            return Err(ConnectionError::BeforeSending(error.to_string()));
+        }
         let answer = tokio::select! {
             biased;
             answer = answered => answer.ok(),
@@ -241,8 +245,18 @@ impl Connection {
         answer.map_err(ConnectionError::NoAnswer)
     }
 
+    /// Sends a frame. Dropping the future does not stop the write, so that it disturbs no other call.
+    async fn send(self: &Arc<Self>, frame: Frame) -> io::Result<()> {
+        let mut writing = Box::pin(self.clone().write(frame));
+        match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
+            Poll::Ready(written) => written,
+            // The kernel does not take the whole frame now, or another frame is being written.
+            Poll::Pending => self.tasks.spawn(writing).await.unwrap_or_else(|error| Err(io::Error::other(error))),
+        }
+    }
+
     /// Writes a whole frame or closes the connection: a partial frame would corrupt all frames after it.
-    async fn send(&self, frame: Frame) -> io::Result<()> {
+    async fn write(self: Arc<Self>, frame: Frame) -> io::Result<()> {
         let mut writer = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
@@ -300,7 +314,7 @@ impl Connection {
     }
 }
 
-/// A call in flight. If it is dropped between the send and the answer, it sends a withdrawal to the other end.
+/// A call in flight. If it is dropped before the answer, it sends a withdrawal to the other end.
 struct PendingCall<'a> {
     connection: &'a Arc<Connection>,
     id: u64,

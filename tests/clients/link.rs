@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::Message;
 use crate::port;
-use crate::wait::eventually;
+use crate::wait::{POLL, eventually};
 
 /// The state of the path to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,23 @@ struct Rule {
     request: &'static str,
     fault: Fault,
     /// How many more requests have the fault. `None`: all.
-    left: Option<usize>,
+    left: Option<Arc<AtomicUsize>>,
+}
+
+/// The fault of one request.
+struct Drawn {
+    fault: Fault,
+    /// The count of its rule.
+    left: Option<Arc<AtomicUsize>>,
+}
+
+impl Drawn {
+    /// Gives the fault to a later request: no node has carried out this one.
+    fn put_back(&self) {
+        if let Some(left) = &self.left {
+            left.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// A request of the client and its response.
@@ -166,9 +183,10 @@ impl Link {
         }
     }
 
-    /// The next request with this end of its path has the fault.
+    /// The next request with this end of its path has the fault. A request that a node refuses during an election, or
+    /// that the client gives up before its response, leaves the fault to the next one.
     pub fn once(&self, request: &'static str, fault: Fault) {
-        lock(&self.traffic.rules).push(Rule { request, fault, left: Some(1) });
+        lock(&self.traffic.rules).push(Rule { request, fault, left: Some(Arc::new(AtomicUsize::new(1))) });
     }
 
     /// All requests with this end of their path have the fault.
@@ -216,9 +234,16 @@ impl Link {
         .await
     }
 
-    /// Sends the bytes of an earlier request to its node once more. Returns the status and the body of the response.
+    /// Sends the bytes of an earlier request to its node once more, and again while the node refuses them during an
+    /// election. Returns the status and the body of the response.
     pub async fn repeat(&self, exchange: &Exchange, nodes: &[SocketAddr]) -> (u16, Value) {
-        deliver(nodes[exchange.node], &exchange.bytes.0).await.expect("the node runs")
+        loop {
+            let (status, answer) = deliver(nodes[exchange.node], &exchange.bytes.0).await.expect("the node runs");
+            if status != 503 {
+                return (status, answer);
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 }
 
@@ -227,14 +252,16 @@ impl Traffic {
         lock(&self.exchanges).clone()
     }
 
-    fn begin(&self, node: usize, request: &Message) -> (usize, Option<Fault>) {
+    fn begin(&self, node: usize, request: &Message) -> (usize, Option<Drawn>) {
         let path = request.start().get(1).copied().unwrap_or_default();
         let path = path.split('?').next().unwrap_or_default().to_owned();
-        let mut rules = lock(&self.rules);
-        let rule = rules.iter_mut().find(|rule| path.ends_with(rule.request) && rule.left != Some(0));
-        let fault = rule.map(|rule| {
-            rule.left = rule.left.map(|left| left - 1);
-            rule.fault.clone()
+        let rules = lock(&self.rules);
+        let is_left = |rule: &Rule| rule.left.as_ref().is_none_or(|left| left.load(Ordering::SeqCst) > 0);
+        let drawn = rules.iter().find(|rule| path.ends_with(rule.request) && is_left(rule)).map(|rule| {
+            if let Some(left) = &rule.left {
+                left.fetch_sub(1, Ordering::SeqCst);
+            }
+            Drawn { fault: rule.fault.clone(), left: rule.left.clone() }
         });
         let mut exchanges = lock(&self.exchanges);
         exchanges.push(Exchange {
@@ -249,7 +276,7 @@ impl Traffic {
             duplicate: None,
             bytes: Bytes(request.bytes()),
         });
-        (exchanges.len() - 1, fault)
+        (exchanges.len() - 1, drawn)
     }
 
     fn update(&self, number: usize, change: impl FnOnce(&mut Exchange)) {
@@ -303,11 +330,12 @@ impl Proxy {
     /// Passes one request and its response on. Returns whether the connection goes on.
     async fn exchange(&mut self, client: &mut BufReader<TcpStream>) -> io::Result<bool> {
         let Some(request) = Message::read(client).await? else { return Ok(false) };
-        let (number, fault) = self.traffic.begin(self.node, &request);
+        let (number, drawn) = self.traffic.begin(self.node, &request);
+        let mut fault = drawn.as_ref().map(|drawn| &drawn.fault);
         if matches!(fault, Some(Fault::CutRequest)) {
             return Ok(false);
         }
-        if let Some(Fault::DelayRequest(delay)) = &fault {
+        if let Some(Fault::DelayRequest(delay)) = fault {
             tokio::time::sleep(*delay).await;
         }
         self.thawed().await;
@@ -320,6 +348,7 @@ impl Proxy {
             answer = Message::read_head(&mut node) => answer?,
             // A client that closes its connection leaves the queue of a lease.
             () = closed(client), if !is_delayed => {
+                drawn.iter().for_each(Drawn::put_back);
                 self.thawed().await;
                 return Ok(false);
             }
@@ -338,7 +367,11 @@ impl Proxy {
         self.traffic.update(number, |exchange| {
             (exchange.status, exchange.answer) = (status(&answer), answer.json());
         });
-        match &fault {
+        if let Some(drawn) = drawn.as_ref().filter(|drawn| drawn.left.is_some() && status(&answer) >= Some(500)) {
+            drawn.put_back();
+            fault = None;
+        }
+        match fault {
             Some(Fault::CutAnswer) => return Ok(false),
             Some(Fault::Duplicate) => {
                 let duplicate = deliver(self.target, &request.bytes()).await?;

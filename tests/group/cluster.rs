@@ -21,6 +21,8 @@ use super::served::Served;
 pub const SOON: Duration = Duration::from_secs(20);
 /// A ttl that a test can wait for.
 pub const TTL: Duration = Duration::from_secs(1);
+/// The ttl of leases that must not expire in their test.
+pub const LONG_TTL: Duration = Duration::from_secs(60);
 /// A refresh time that no test reaches: a change that is seen earlier was triggered by an event.
 pub const NEVER: Duration = Duration::from_secs(3600);
 
@@ -45,7 +47,7 @@ impl Cluster {
 
     /// A manager that a test can disconnect, as if its process had died, and whose event stream can fail.
     pub fn mortal(&self, holder: &str) -> (LeaseManager, Arc<Faults>) {
-        self.faulty(holder, Duration::from_millis(500))
+        self.faulty(holder, Duration::from_secs(2))
     }
 
     /// Like [`mortal`](Self::mortal), with requests that do not time out.

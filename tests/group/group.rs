@@ -9,7 +9,7 @@ use tenure::client::{CallError, LeaseManager, LeaseOptions, Wait};
 use tenure::group::{Group, GroupChange, GroupError, MemberOptions, Membership};
 use tenure::types::{HolderId, LeaseName, Metadata};
 
-use crate::cluster::{Cluster, NEVER, TTL, soon, until};
+use crate::cluster::{Cluster, LONG_TTL, NEVER, TTL, soon, until};
 use crate::steady::{steady, strict};
 
 strict!(group_has_at_most_1000_members, late_answer_does_not_bring_back_a_member);
@@ -27,11 +27,8 @@ steady!(
     join_waits_for_the_end_of_a_dead_member,
 );
 
-/// The ttl of members that must not expire in their test.
-const LONG_TTL: Duration = Duration::from_secs(60);
-
 fn options(id: &str) -> MemberOptions {
-    MemberOptions::new(id).ttl(TTL).refresh(Duration::from_secs(1))
+    MemberOptions::new(id).ttl(LONG_TTL).refresh(Duration::from_secs(1))
 }
 
 async fn join(manager: &LeaseManager, options: MemberOptions) -> Membership {
@@ -59,7 +56,7 @@ async fn crashed_member_disappears_after_its_ttl() {
     let cluster = Cluster::start().await;
     let a = join(&cluster.manager("a"), options("a")).await;
     let (manager, faults) = cluster.mortal("b");
-    let mut b = join(&manager, options("b")).await;
+    let mut b = join(&manager, options("b").ttl(TTL)).await;
     until("a sees b", || ids(&a) == ["a", "b"]).await;
     faults.cut_off(true);
     let cut_off = Instant::now();
@@ -124,8 +121,8 @@ async fn late_answer_does_not_bring_back_a_member() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.patient("watcher");
     let group = Group::watch(&manager, "workers", NEVER).await.expect("the cluster answers");
-    let _a = join(&cluster.manager("a"), options("a").ttl(LONG_TTL)).await;
-    let b = join(&cluster.manager("b"), options("b").ttl(LONG_TTL)).await;
+    let _a = join(&cluster.manager("a"), options("a")).await;
+    let b = join(&cluster.manager("b"), options("b")).await;
     until("the group sees both members", || ids(&group) == ["a", "b"]).await;
     // From now on, only the test reads.
     faults.stream_failed.store(true, Ordering::SeqCst);
@@ -165,7 +162,8 @@ async fn id_is_unique_and_other_leases_are_no_members() {
     let cluster = Cluster::start().await;
     let manager = cluster.manager("a");
     let a = join(&manager, options("a")).await;
-    let twin = Group::join(&cluster.manager("b"), "workers", options("a")).await;
+    // It waits for its ttl.
+    let twin = Group::join(&cluster.manager("b"), "workers", options("a").ttl(TTL)).await;
     assert!(matches!(&twin, Err(GroupError::IdTaken { id, .. }) if id == "a"), "{twin:?}");
     let other = manager.lease("workers:shard-1").expect("the value is valid");
     other.acquire(Wait::No).await.expect("the lease is free");
@@ -197,7 +195,7 @@ async fn group_lease_is_acquired_only_by_its_owner() {
         let name = format!("shard-{n}");
         let owner = a.placement().owner(&name).expect("there are members").id.clone();
         for (n, member) in [&a, &b].into_iter().enumerate() {
-            let lease = member.lease(&name, LeaseOptions::new().ttl(TTL)).expect("the value is valid");
+            let lease = member.lease(&name, LeaseOptions::new().ttl(LONG_TTL)).expect("the value is valid");
             let acquired = lease.acquire(Wait::No).await;
             assert_eq!(lease.should_hold(), member.id() == owner);
             match member.id() == owner {
@@ -247,7 +245,7 @@ async fn group_has_at_most_1000_members() {
     // A thousand requests at a time can take longer than one request may.
     let joined = futures_util::stream::iter(others).buffer_unordered(50).try_collect::<Vec<_>>();
     soon(joined).await.expect("all members have joined");
-    let a = join(&cluster.manager("a"), options("a").ttl(LONG_TTL)).await;
+    let a = join(&cluster.manager("a"), options("a")).await;
     assert_eq!(ids(&a).len(), 1_000);
     let one_more = soon(Group::join(&cluster.manager("b"), "workers", options("b"))).await.err();
     assert!(matches!(one_more, Some(GroupError::Full { members: 1_000 })), "{one_more:?}");
@@ -260,7 +258,7 @@ async fn member_that_joins_again_is_as_ready_as_before() {
     let a = join(&cluster.manager("a"), options("a").refresh(Duration::from_millis(20))).await;
     for (id, at_first) in [("b", false), ("c", true)] {
         let (manager, faults) = cluster.mortal(id);
-        let mut member = join(&manager, options(id).ready(at_first)).await;
+        let mut member = join(&manager, options(id).ttl(TTL).ready(at_first)).await;
         member.set_ready(!at_first).await.expect("it is said");
         faults.cut_off(true);
         soon(member.lost().cancelled()).await;
@@ -278,7 +276,7 @@ async fn member_that_joins_again_is_as_ready_as_before() {
 async fn join_waits_for_the_end_of_a_dead_member() {
     let cluster = Cluster::start().await;
     let (manager, faults) = cluster.mortal("old");
-    let old = join(&manager, options("a")).await;
+    let old = join(&manager, options("a").ttl(TTL)).await;
     let token = old.snapshot().me.expect("there is a member").token;
     faults.cut_off(true);
     let cut_off = Instant::now();

@@ -12,7 +12,7 @@ use tenure::testing::{FakeCluster, Line, Switch};
 use tenure::types::Metadata;
 use tokio::task::JoinSet;
 
-use crate::cluster::{Cluster, SOON, TTL, soon};
+use crate::cluster::{Cluster, LONG_TTL, SOON, TTL, soon};
 use crate::steady::{safety, steady, strict};
 
 strict!(permits_above_one_page_are_all_counted, permits_above_1_mib_are_all_counted);
@@ -27,7 +27,7 @@ steady!(
 
 impl Cluster {
     fn semaphore(&self, holder: &str, permits: u32) -> Semaphore {
-        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(TTL))
+        Semaphore::new(&self.manager(holder), "uploads", permits, LeaseOptions::new().ttl(LONG_TTL))
             .expect("the value is valid")
     }
 }

@@ -10,7 +10,7 @@ use tenure::group::{Group, GroupError, MemberOptions, Membership, Shard, Shards}
 use tenure::token::FencingToken;
 use tenure::types::LeaseName;
 
-use crate::cluster::{Cluster, TTL, soon, until};
+use crate::cluster::{Cluster, LONG_TTL, soon, until};
 use crate::steady::{safety, steady, strict};
 
 strict!(
@@ -36,11 +36,7 @@ fn names() -> Vec<LeaseName> {
 }
 
 async fn join(cluster: &Cluster, id: &str) -> Membership {
-    join_with_ttl(cluster, id, TTL).await
-}
-
-async fn join_with_ttl(cluster: &Cluster, id: &str, ttl: Duration) -> Membership {
-    let options = MemberOptions::new(id).ttl(ttl).refresh(Duration::from_millis(50));
+    let options = MemberOptions::new(id).ttl(LONG_TTL).refresh(Duration::from_millis(50));
     soon(Group::join(&cluster.manager(id), "workers", options)).await.expect("the member joins")
 }
 
@@ -68,7 +64,7 @@ async fn work(board: SharedBoard, id: String, shard: Shard) {
 
 fn keep(member: &Membership, board: &SharedBoard) -> Shards {
     let (board, id) = (board.clone(), member.id().to_owned());
-    let options = LeaseOptions::new().ttl(TTL);
+    let options = LeaseOptions::new().ttl(LONG_TTL);
     member
         .keep_assigned(names(), options, move |shard| work(board.clone(), id.clone(), shard))
         .expect("the value is valid")
@@ -121,14 +117,12 @@ async fn shards_move_drained_and_never_overlap() {
 }
 
 async fn ended_work_restarts_and_stuck_work_is_dropped() {
-    /// No lease may expire here: the work would start once more.
-    const LONG: Duration = Duration::from_secs(60);
     let cluster = Cluster::start().await;
-    let a = soon(Group::join(&cluster.manager("a"), "workers", MemberOptions::new("a").ttl(LONG))).await;
+    let a = soon(Group::join(&cluster.manager("a"), "workers", MemberOptions::new("a").ttl(LONG_TTL))).await;
     let a = a.expect("the member joins");
     let begun = Arc::new(Mutex::new(0));
     let count = begun.clone();
-    let options = LeaseOptions::new().ttl(LONG).drain(Duration::from_millis(50));
+    let options = LeaseOptions::new().ttl(LONG_TTL).drain(Duration::from_millis(50));
     let one = [LeaseName::new("stubborn").expect("the value is valid")];
     let shards = a.keep_assigned(one, options, move |_| {
         let turn = {
@@ -157,8 +151,7 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
 
 async fn draining_shard_is_held_until_its_work_ends() {
     let cluster = Cluster::start().await;
-    let ttl = Duration::from_secs(60);
-    let (a, b) = (join_with_ttl(&cluster, "a", ttl).await, join_with_ttl(&cluster, "b", ttl).await);
+    let (a, b) = (join(&cluster, "a").await, join(&cluster, "b").await);
     let name = LeaseName::new("slow").expect("the value is valid");
     a.set_ready(true).await.expect("the cluster accepts it");
     b.set_ready(false).await.expect("the cluster accepts it");
@@ -201,7 +194,7 @@ async fn work_on_a_revoked_shard_is_dropped() {
     let (starts, dropped) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     let (begun, counter) = (starts.clone(), dropped.clone());
     let name = LeaseName::new("shard").expect("the value is valid");
-    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(50));
+    let options = LeaseOptions::new().ttl(LONG_TTL).drain(Duration::from_millis(50));
     let shards = a.keep_assigned([name.clone()], options, move |shard| {
         begun.lock().expect("not poisoned").push((shard.token, counter.load(Ordering::SeqCst)));
         let work = DropCounter(counter.clone());
@@ -225,7 +218,7 @@ async fn work_on_a_revoked_shard_is_dropped() {
 async fn at_most_10_000_shards_are_kept() {
     let cluster = Cluster::start().await;
     // No name belongs to a member that is not ready, so no lease is acquired.
-    let options = MemberOptions::new("a").ttl(TTL).ready(false);
+    let options = MemberOptions::new("a").ttl(LONG_TTL).ready(false);
     let a = soon(Group::join(&cluster.manager("a"), "workers", options)).await.expect("the member joins");
     let keep = |count: usize| {
         let names = (0..count).map(|n| LeaseName::new(format!("shard-{n}")).expect("the value is valid"));

@@ -147,8 +147,12 @@ async fn work_is_not_polled_after_the_deadline(world: &World) {
     // This is the same poll of the test, so no other task has run on this thread in between.
     let late = futures_util::poll!(&mut working);
     safety!(polls.load(Ordering::SeqCst) == 3, "the work ran after the deadline");
-    assert!(late.is_pending(), "the reason is not known yet");
-    assert!(working.await.is_err());
+    // On another thread, the keeper can record the loss before this poll.
+    let ended = match late {
+        std::task::Poll::Ready(ended) => ended,
+        std::task::Poll::Pending => working.await,
+    };
+    assert!(ended.is_err());
     safety!(polls.load(Ordering::SeqCst) == 3, "the work ran after the loss");
 }
 

@@ -6,7 +6,7 @@ use tenure::client::{Endpoints, LeaseManager, Remote, Wait};
 
 use crate::freezer::StallingProxy;
 use crate::steady::steady;
-use crate::world::{TTL, Transport, World, over_both_transports, short};
+use crate::world::{LONG_TTL, TTL, Transport, World, over_both_transports, short};
 
 steady!(hanging_node_costs_no_lease);
 
@@ -31,7 +31,7 @@ async fn one_request_renews_all_held_leases(world: &World) {
     const LEASES: usize = 100;
     let mut leases = Vec::new();
     for n in 0..LEASES {
-        leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(TTL * 4)).expect("a valid name"));
+        leases.push(holder.manager.lease_with(format!("job-{n}"), short().ttl(LONG_TTL)).expect("a valid name"));
     }
     // All at once would take a busy machine longer than the timeout of one.
     for some in leases.chunks(50) {
@@ -40,7 +40,7 @@ async fn one_request_renews_all_held_leases(world: &World) {
         assert!(failed.is_empty(), "{failed:?}");
     }
     let before = holder.switch.renewals();
-    tokio::time::sleep(TTL * 8).await;
+    tokio::time::sleep(LONG_TTL * 2).await;
     let sent = holder.switch.renewals() - before;
     assert!(leases.iter().all(|lease| lease.is_held()));
     // Two ttls are six rounds. The first rounds may need more than one request.
@@ -54,7 +54,7 @@ async fn leases_of_all_ttls_are_renewed(world: &World) {
     let lease = |name: &str, ttl: u64| {
         holder.manager.lease_with(name, short().ttl(Duration::from_millis(ttl))).expect("a valid name")
     };
-    let leases = [lease("a", 500), lease("b", 1_500), lease("c", 60_000)];
+    let leases = [lease("a", 1_000), lease("b", 3_000), lease("c", 60_000)];
     let mut tokens = Vec::new();
     for lease in &leases {
         tokens.push(lease.acquire(Wait::No).await.expect("the lease is free"));
@@ -71,11 +71,11 @@ async fn hanging_node_costs_no_lease() {
     let proxy = StallingProxy::before(world.address(0)).await;
     let urls = format!("{},{},{}", proxy.address, world.address(1), world.address(2));
     let manager = LeaseManager::new(Remote::new(urls.parse::<Endpoints>().expect("URLs")));
-    let lease = manager.lease_with("job", short()).expect("a valid name");
+    let lease = manager.lease_with("job", short().ttl(LONG_TTL)).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     // The first endpoint has answered, so the client prefers it.
     proxy.freeze();
-    tokio::time::sleep(TTL * 4).await;
+    tokio::time::sleep(LONG_TTL * 2).await;
     assert_eq!(lease.token(), Some(token), "{:?}", lease.state());
     assert_eq!(lease.release().await, Ok(true));
     manager.shutdown().await;

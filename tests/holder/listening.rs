@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::client::{LeaseOptions, Loss, Wait};
 
-use crate::world::{TTL, World, over_both_transports, short, until};
+use crate::world::{LONG_TTL, TTL, World, over_both_transports, short, until};
 
 over_both_transports!(
     on_lost_fires_once_per_loss_and_not_for_releases,
@@ -22,7 +22,7 @@ enum Event {
 async fn on_lost_fires_once_per_loss_and_not_for_releases(world: &World) {
     let holder = world.holder();
     // With this ttl, a slow machine or disk does not lose the lease for another reason before a renewal is refused.
-    let options = LeaseOptions::new().ttl(TTL * 4);
+    let options = LeaseOptions::new().ttl(LONG_TTL);
     let lease = holder.manager.lease_with("job", options).expect("a valid name");
     let events = Arc::new(Mutex::new(Vec::new()));
     let (one, other) = (events.clone(), events.clone());

@@ -11,7 +11,7 @@ use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
 use tokio::time::Instant;
 
 use crate::steady::safety;
-use crate::world::{LONG, TTL, World, over_both_transports, short, until};
+use crate::world::{LONG, LONG_TTL, TTL, World, over_both_transports, short, until};
 
 over_both_transports!(
     partition_has_one_holder_at_a_time,
@@ -66,11 +66,12 @@ async fn crashed_holders_lease_is_free_after_its_ttl(world: &World) {
 
 async fn revoke_is_a_loss_with_its_reason(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let lease = holder.manager.lease_with("job", short().ttl(LONG_TTL)).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     let ended = lease.ended();
     world.remote().revoke(lease.name(), "maintenance").await.expect("the cluster answers");
-    tokio::time::timeout(TTL, ended.cancelled()).await.expect("the next renewal reports the loss");
+    // Without that renewal, the lease would be lost at its deadline, for another reason.
+    tokio::time::timeout(LONG, ended.cancelled()).await.expect("the next renewal reports the loss");
     assert_eq!(lease.state(), HoldState::Lost { token, why: Loss::Revoked });
 }
 
@@ -80,14 +81,15 @@ async fn holder_lost_by_its_clock_gets_a_new_token(world: &World) {
     let holder = world.holder();
     let stuck = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let is_stuck = stuck.clone();
-    let options = short().renew_while(move || !is_stuck.load(std::sync::atomic::Ordering::SeqCst)).lock_delay(TTL);
+    let options = short().ttl(LONG_TTL).lock_delay(LONG_TTL);
+    let options = options.renew_while(move || !is_stuck.load(std::sync::atomic::Ordering::SeqCst));
     let lease = holder.manager.lease_with("job", options).expect("a valid name");
     let before = lease.acquire(Wait::No).await.expect("the lease is free");
     stuck.store(true, std::sync::atomic::Ordering::SeqCst);
     // This renewal bypasses the manager, so the lease expires at the cluster after the holder's deadline.
     let renew = tenure::api::Renew::new(lease.holder().clone(), before);
     until("it is lost", || {
-        matches!(lease.state(), HoldState::Lost { .. }) || lease.remaining().is_some_and(|left| left < TTL / 9)
+        matches!(lease.state(), HoldState::Lost { .. }) || lease.remaining().is_some_and(|left| left < LONG_TTL / 2)
     })
     .await;
     world.remote().renew(lease.name(), &renew).await.expect("the lease is held");
@@ -104,7 +106,7 @@ async fn holder_lost_by_its_clock_gets_a_new_token(world: &World) {
 
 async fn release_by_another_client_is_a_loss(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let lease = holder.manager.lease_with("job", short().ttl(LONG_TTL)).expect("a valid name");
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     let release = tenure::api::Release::new(lease.holder().clone(), token);
     assert!(world.remote().release(lease.name(), &release).await.expect("the cluster answers").released);
@@ -142,7 +144,7 @@ async fn check_detects_a_revoke(world: &World) {
 
 async fn states_are_held_at_risk_lost(world: &World) {
     let holder = world.holder();
-    let lease = holder.manager.lease_with("job", short()).expect("a valid name");
+    let lease = holder.manager.lease_with("job", short().ttl(LONG_TTL)).expect("a valid name");
     let mut states = lease.states();
     let seen = tokio::spawn(async move {
         let mut seen = vec![*states.borrow_and_update()];
@@ -155,7 +157,7 @@ async fn states_are_held_at_risk_lost(world: &World) {
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
     until(
         "the lease is renewed",
-        || matches!(lease.state(), HoldState::Held { left: Some(left), .. } if left > TTL / 2),
+        || matches!(lease.state(), HoldState::Held { left: Some(left), .. } if left > LONG_TTL / 2),
     )
     .await;
     holder.switch.set(Line::Cut);
@@ -245,8 +247,8 @@ async fn longest_hold_ends_the_lease(world: &World) {
 
 async fn grace_begins_before_the_deadline(world: &World) {
     let holder = world.holder();
-    let grace = TTL / 3;
-    let lease = holder.manager.lease_with("job", short().grace(grace)).expect("a valid name");
+    let grace = LONG_TTL / 3;
+    let lease = holder.manager.lease_with("job", short().ttl(LONG_TTL).grace(grace)).expect("a valid name");
     lease.acquire(Wait::No).await.expect("the lease is free");
     holder.switch.set(Line::Cut);
     let (stopping, ended) = (lease.stopping(), lease.ended());

@@ -98,10 +98,8 @@ async fn shutdown_ends_waiting_acquires(world: &World) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(one.manager.shutdown().await, []);
-    let ended = tokio::time::timeout(Duration::from_secs(2), waiting)
-        .await
-        .expect("the acquire ends at once")
-        .expect("the task ends");
+    let ended =
+        tokio::time::timeout(LONG / 2, waiting).await.expect("the acquire ends at once").expect("the task ends");
     assert_eq!(ended, Err(CallError::ShutDown));
     assert_eq!(remote.queue(held.name()).await.expect("the cluster answers").waiters, []);
 }

@@ -21,6 +21,8 @@ use crate::calm;
 
 /// Short enough for fast tests, and long enough for a busy machine.
 pub const TTL: Duration = Duration::from_millis(900);
+/// The ttl of tests in which a renewal must come in time, and that do not wait for the expiry of every lease.
+pub const LONG_TTL: Duration = Duration::from_millis(3_600);
 /// The operation timeout of the managers.
 pub const OPERATION: Duration = Duration::from_secs(2);
 /// An upper bound for waits. Only a hang exceeds it.

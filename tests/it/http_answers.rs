@@ -407,7 +407,10 @@ async fn watch_behind_a_snapshot_is_compacted() {
     (timings.snapshot_every, timings.snapshot_keep) = (100, 10);
     let cluster = Cluster::start_node(|node| node.timings(timings)).await;
     for number in 0..250 {
-        cluster.acquire(&format!("job-{number}"), "a").await;
+        // No lease expires during the test, so each of them causes one event.
+        let (status, lease) =
+            claim(&cluster, &format!("job-{number}"), json!({"holder": "a", "ttl_ms": "infinite"})).await;
+        assert_eq!(status, 200, "{lease}");
     }
     let cluster = cluster.restart(|node| node.timings(timings)).await;
     let (status, problem) = cluster.get("/v1/watch?after=0").await;

@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::calm;
 use crate::cluster::Cluster;
 use crate::figures;
 use crate::flood::{Connection, token};
@@ -37,7 +38,7 @@ async fn send_half(node: &str) -> TcpStream {
 }
 
 async fn half_sent_renewals_stay_within_the_memory_budget() {
-    let cluster = Cluster::start("").await;
+    let cluster = Cluster::start(calm::SETTINGS).await;
     let node = cluster.client.endpoints().split(',').next().expect("a node").replace("http://", "");
     let mut connection = Connection::open(&node).await.expect("the node accepts connections");
     let held = connection.post("leases/held/acquire", r#"{"holder":"h","ttl_ms":60000}"#).await.expect("an answer");

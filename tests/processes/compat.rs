@@ -30,8 +30,8 @@ steady!(
 const SETTINGS: &str = "[http]\ncompat_leases = true\n";
 /// With room for two names.
 const SMALL: &str = "[http]\ncompat_leases = true\n[lease]\nmax_leases = 2\n";
-/// With a short ttl.
-const SHORT: &str = "[http]\ncompat_leases = true\n[lease]\ndefault_ttl_ms = 1500\n";
+/// With a ttl that a test waits for.
+const SHORT: &str = "[http]\ncompat_leases = true\n[lease]\ndefault_ttl_ms = 4000\n";
 
 /// The service at one node.
 struct Service {
@@ -110,7 +110,11 @@ fn time(lease: &Value, field: &str) -> i64 {
 
 /// A cluster with the service, in which no election disturbs a test.
 async fn calm_cluster() -> Cluster {
-    Cluster::start(&format!("{SETTINGS}{}", calm::SETTINGS)).await
+    calm_cluster_with(SETTINGS).await
+}
+
+async fn calm_cluster_with(settings: &str) -> Cluster {
+    Cluster::start(&format!("{settings}{}", calm::SETTINGS)).await
 }
 
 async fn lease_service_answers_as_documented() {
@@ -255,17 +259,17 @@ async fn lease_service_lists_page_by_page() {
 }
 
 async fn lease_service_gives_expired_leases_away() {
-    let cluster = Cluster::start(SHORT).await;
+    let cluster = calm_cluster_with(SHORT).await;
     let service = Service::of(&cluster, 1);
     let (_, lease) = service.acquire("job", "a").await;
-    assert_eq!(time(&lease, "expires_at") - time(&lease, "created_at"), 1_500);
+    assert_eq!(time(&lease, "expires_at") - time(&lease, "created_at"), 4_000);
     let began = Instant::now();
     let (status, lease) = service.renew("job", "a").await;
     assert_eq!(status, 200, "{lease}");
     while service.resources("expired").await.is_empty() {
         assert!(began.elapsed() < SOON, "the lease does not expire");
     }
-    safety!(began.elapsed() >= Duration::from_millis(1_400), "the lease expired after {:?}", began.elapsed());
+    safety!(began.elapsed() >= Duration::from_millis(3_900), "the lease expired after {:?}", began.elapsed());
     for (status, problem) in [service.renew("job", "a").await, service.release("job", "a").await] {
         assert_eq!((status, &problem["code"]), (404, &json!("not_found")));
     }
@@ -280,13 +284,13 @@ async fn lease_service_gives_expired_leases_away() {
     assert_eq!((status, &next["holder"], &next["renewed_at"]), (201, &json!("b"), &Value::Null));
     assert_eq!(next["released_at"], Value::Null);
     assert!(time(&next, "created_at") >= time(&expired, "expires_at"), "{next} before {expired}");
-    assert_eq!(time(&next, "expires_at") - time(&next, "created_at"), 1_500);
+    assert_eq!(time(&next, "expires_at") - time(&next, "created_at"), 4_000);
     safety!(id(&next) > id(&lease), "the id fell from {lease} to {next}");
     assert_eq!(service.renew("job", "a").await.0, 404, "the former holder");
 }
 
 async fn lease_service_refuses_wrong_holders_and_names_above_the_limit() {
-    let cluster = Cluster::start(SMALL).await;
+    let cluster = calm_cluster_with(SMALL).await;
     let service = Service::of(&cluster, 1);
     let (status, lease) = service.acquire("job", "a").await;
     assert_eq!(status, 201, "{lease}");
@@ -317,9 +321,10 @@ async fn lease_service_refuses_wrong_holders_and_names_above_the_limit() {
     assert_eq!(service.acquire("third", "a").await.0, 201, "there is room for it");
 }
 
-/// The leader cannot commit the acquire. It may be done later, and a repetition tells.
+/// The leader cannot commit the acquire. It may be done later, and a repetition tells. The leader still leads when the
+/// acquire arrives, because its timings are long.
 async fn lease_service_says_that_an_outcome_is_unknown() {
-    let cluster = Cluster::start(SETTINGS).await;
+    let cluster = calm_cluster().await;
     let leader = cluster.leader().await;
     let followers = NODES.into_iter().filter(|node| *node != leader);
     followers.clone().for_each(|node| cluster.stop(node));
@@ -382,7 +387,13 @@ async fn lease_service_ids_rise_across_a_failover() {
         };
         safety!(id(&lease) > last, "the id fell from {last} to {lease}");
         last = id(&lease);
-        let (status, same) = service.renew("kept", "a").await;
+        let (status, same) = loop {
+            match service.renew("kept", "a").await {
+                // Certainly not done: the cluster elects again.
+                (503, problem) => assert!(began.elapsed() < SOON, "{problem}"),
+                answer => break answer,
+            }
+        };
         assert_eq!((status, id(&same), &same["created_at"]), (200, id(&kept), &kept["created_at"]));
         cluster.launch(leader);
         cluster.ready(leader).await;

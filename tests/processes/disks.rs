@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, prlimit};
 
+use crate::calm;
 use crate::client::{Call, Outcome, token};
-use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::cluster::{Cluster, NODES, SOON};
 use crate::commands::run_at;
 use crate::mount::Mount;
 use crate::process::Process;
@@ -34,7 +35,7 @@ const FILE_LIMIT: u64 = 200 << 10;
 
 /// Each change of the leader and the removal write to the log, whose disk is full.
 async fn nodes_that_cannot_log_lead_expire_leases_and_exit_with_their_code() {
-    let mut cluster = Cluster::new("").await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
     for id in NODES {
         let mut command = Command::new("sh");
         command.args([
@@ -211,7 +212,7 @@ async fn failing_disk_of_the_leader_stops_only_the_leader() {
     assert_nothing_lost(&cluster, &claimed).await;
     let second = cluster.leader().await;
     assert_ne!(second, 1);
-    assert!(matches!(cluster.client.attempt(place(second), &Call::get("/readyz")).await, Outcome::Done(_)));
+    cluster.ready(second).await;
 }
 
 async fn node_on_a_read_only_disk_starts_once_it_is_writable() {

@@ -151,14 +151,22 @@ async fn healthy_cluster_has_no_problem() {
     }
 }
 
+/// Waits until node `at` shows a cluster like this.
+async fn until_shown(cluster: &Cluster, at: u64, is_expected: impl Fn(&Value) -> bool) {
+    let began = Instant::now();
+    while cluster.ask(at, "/v1/cluster").await.is_none_or(|status| !is_expected(&status)) {
+        assert!(began.elapsed() < SOON, "node {at} does not show the dead nodes");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn dead_nodes_are_problems_and_nothing_hangs() {
     let mut cluster = Cluster::start(SETTINGS).await;
     let config = path(cluster.config()).to_owned();
     cluster.leader().await;
     cluster.kill(3);
-    cluster.leader().await;
-    // The leader counts a member as unreachable after 1.3 s.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let is_unreachable = |status: &Value, id: u64| status["members"][place(id)]["state"] == "unreachable";
+    until_shown(&cluster, cluster.leader().await, |status| is_unreachable(status, 3)).await;
     let seen = doctor(&["--config", &config]);
     assert_eq!(seen.problems(), ["address.3.http", "address.3.peer", "member.3"], "{seen:?}");
     assert_eq!(seen.status("quorum"), "ok");
@@ -169,7 +177,7 @@ async fn dead_nodes_are_problems_and_nothing_hangs() {
     assert_eq!(problem["code"], "unhealthy", "{problem}");
 
     cluster.kill(2);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    until_shown(&cluster, 1, |status| status["quorum"] == false && is_unreachable(status, 2)).await;
     let seen = doctor(&["--config", &config]);
     assert_eq!([seen.status("quorum"), seen.status("member.2")], ["problem", "problem"], "{seen:?}");
     assert_eq!([seen.status("address.1.http"), seen.status("clock.rate")], ["ok", "unknown"], "{seen:?}");
@@ -196,7 +204,7 @@ async fn expiry_metric(cluster: &Cluster, id: u64) -> i64 {
 }
 
 async fn certificates_are_checked_at_each_address() {
-    let mut cluster = Cluster::new(&format!("{SETTINGS}{}", tls::SETTINGS)).await;
+    let mut cluster = Cluster::new(&format!("{SETTINGS}{}{}", calm::SETTINGS, tls::SETTINGS)).await;
     tls::make_certificates(&cluster);
     let config = path(cluster.config()).to_owned();
     let of_client = |name: &str| cluster.folder().join("tls").join(name).display().to_string();

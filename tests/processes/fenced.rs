@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rustix::process::Signal;
+use serde_json::json;
 use tokio_postgres::Client as Database;
 
 use crate::client::{Call, Client};
@@ -15,7 +16,7 @@ use crate::cluster::{Cluster, SOON};
 use crate::example::example;
 use crate::postgres::PostgresServer;
 use crate::process::Process;
-use crate::steady::{safety, steady};
+use crate::steady::{needs, safety, steady};
 
 steady!(database_refuses_late_writes_of_a_paused_holder);
 
@@ -26,6 +27,8 @@ const PAUSES: usize = 200;
 const LEASES: usize = 8;
 const TTL_MS: u64 = 400;
 const POLL: Duration = Duration::from_millis(10);
+/// The time left of a lease is a hint, so it can be too long by this.
+const HINT: Duration = Duration::from_millis(50);
 /// The time for the late write of a resumed worker.
 const LATE: Duration = Duration::from_millis(150);
 
@@ -41,7 +44,9 @@ async fn database_refuses_late_writes_of_a_paused_holder() {
         let rounds = pauses / LEASES + usize::from(n < pauses % LEASES);
         contest.run(rounds, &cluster.client, &database)
     });
-    let paused: usize = join_all(runs).await.into_iter().sum();
+    let runs = join_all(runs).await;
+    let paused: usize = runs.iter().map(|(rounds, _)| rounds).sum();
+    let long: usize = runs.iter().map(|(_, long)| long).sum();
     let [with, without] = [stale(&database, "guarded").await, stale(&database, "unguarded").await];
     let refused: i64 = count(&database, "SELECT count(*) FROM refused").await;
     println!(
@@ -50,6 +55,7 @@ async fn database_refuses_late_writes_of_a_paused_holder() {
     );
     assert_eq!(paused, pauses);
     safety!(with == 0, "{with} stale writes were accepted with the fence");
+    needs!(2 * long > paused, "a worker renews in time: {long} of {paused} holders had half of their ttl left");
     assert!(without > 0, "no write came late, so the test shows nothing");
     assert!(refused > 0, "the fence refused nothing");
 }
@@ -72,20 +78,32 @@ impl Contest {
         Contest { workers: [worker(0), worker(1)], name }
     }
 
-    /// Pauses the holder `rounds` times, each time until the other worker has written. Returns the number of pauses.
-    async fn run(&self, rounds: usize, client: &Client, database: &Database) -> usize {
+    /// Pauses the holder `rounds` times, each time until the other worker has written. Returns the number of pauses,
+    /// and of those at which the holder had more than half of its ttl left.
+    async fn run(&self, rounds: usize, client: &Client, database: &Database) -> (usize, usize) {
+        let mut long = 0;
         database.execute("INSERT INTO guarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
         database.execute("INSERT INTO unguarded (name) VALUES ($1)", &[&self.name]).await.expect("the name is unique");
         for _ in 0..rounds {
             let (holder, token) = self.holder_that_writes(client, database).await;
             let paused = Instant::now();
             holder.signal(Signal::STOP);
+            let left = self.time_left(client, token).await;
             self.until(database, token, |fence| fence > token).await;
-            assert!(paused.elapsed() > Duration::from_millis(TTL_MS / 2), "the lease was renewed during the pause");
+            let took = paused.elapsed();
+            assert!(took + HINT >= left, "another worker wrote after {took:?}, and the holder had {left:?} left");
+            long += usize::from(left > Duration::from_millis(TTL_MS / 2));
             holder.signal(Signal::CONT);
             tokio::time::sleep(LATE).await;
         }
-        rounds
+        (rounds, long)
+    }
+
+    /// The time left of the lease with this token. Zero if the lease has ended.
+    async fn time_left(&self, client: &Client, token: i64) -> Duration {
+        let lease = client.call_until_known(0, &Call::get(format!("/v1/leases/{}", self.name))).await.ok();
+        let active = lease.filter(|lease| lease["state"] == "active" && lease["token"] == json!(token.to_string()));
+        Duration::from_millis(active.and_then(|lease| lease["expires_in_ms"].as_u64()).unwrap_or(0))
     }
 
     async fn holder_that_writes(&self, client: &Client, database: &Database) -> (&Process, i64) {

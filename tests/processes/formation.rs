@@ -6,13 +6,10 @@ use rustix::process::Signal;
 
 use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, place};
-use crate::steady::strict;
+use crate::steady::{steady, strict};
 
-strict!(
-    three_processes_form_a_cluster,
-    first_node_killed_in_its_first_start_forms_later,
-    first_node_stopped_in_its_first_start_forms_later,
-);
+steady!(three_processes_form_a_cluster);
+strict!(first_node_killed_in_its_first_start_forms_later, first_node_stopped_in_its_first_start_forms_later,);
 
 /// The delays between the marker file of the first node and its end.
 const DELAYS_MS: [u64; 6] = [0, 20, 50, 100, 200, 300];

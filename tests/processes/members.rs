@@ -144,7 +144,7 @@ async fn all_machines_are_replaced_and_no_lease_is_lost() {
 }
 
 async fn removed_node_exits_with_8_and_does_not_start_again() {
-    let mut cluster = Cluster::start("").await;
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
     let endpoints = cluster.client.endpoints();
     let leader = cluster.leader().await;
     let transferred = json_at(&cluster, &endpoints, "cluster transfer -o json").await;
@@ -318,7 +318,7 @@ async fn publish(port: u16, to: u16) -> AbortOnDropHandle<()> {
 /// A stopped member gets other ports, and binds ports that only a forwarder reaches. The cluster reaches it there, and
 /// it warns about the difference to its file.
 async fn member_moves_to_other_addresses() {
-    let mut cluster = Cluster::start("").await;
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
     let endpoints = cluster.client.endpoints();
     let moved = cluster.follower().await;
     cluster.kill(moved);

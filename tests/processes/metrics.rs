@@ -67,7 +67,8 @@ async fn with_certificates(settings: &str) -> Cluster {
 
 /// The metrics of a cluster that served each kind of request and changed its leader, by their names.
 async fn exported() -> BTreeMap<String, Metric> {
-    let mut cluster = with_certificates("[backup]\ndir = \"backups\"\nevery_ms = 1000\n").await;
+    let backup = "[backup]\ndir = \"backups\"\nevery_ms = 1000\n";
+    let mut cluster = with_certificates(&format!("{backup}{}", calm::SETTINGS)).await;
     cluster.launch_all().await;
     let client = &cluster.client;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);

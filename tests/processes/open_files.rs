@@ -1,7 +1,7 @@
 //! Tests a node with a low limit of open files, and clients that try to use all of them.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
@@ -18,6 +18,8 @@ strict!(clients_cannot_use_all_open_files,);
 /// The limit of open files of the node. 188 of them are for client connections.
 const FILES: usize = 700;
 const CLIENTS: usize = 188;
+/// The node closes a connection of a peer without a handshake after this time.
+const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Frequent snapshots make the store open files all the time.
 const SETTINGS: &str = "[raft]\nsnapshot_every = 100\nsnapshot_keep = 10\n";
 
@@ -52,8 +54,9 @@ async fn clients_cannot_use_all_open_files() {
         client.acquire(&format!("n{number}"), "honest", 60_000).await;
     }
     // The node still accepts connections of other nodes.
+    let opening = Instant::now();
     let mut other = TcpStream::connect(("127.0.0.1", peer)).await.expect("the node listens");
     let quiet = tokio::time::timeout(Duration::from_millis(200), other.read(&mut [0])).await;
-    assert!(quiet.is_err(), "the node closed the connection: {quiet:?}");
+    assert!(quiet.is_err() || opening.elapsed() >= HANDSHAKE, "the node closed the connection: {quiet:?}");
     assert!(node.is_running() && node.said().contains("at most 188 of "), "{}", node.said());
 }

@@ -76,7 +76,8 @@ async fn returning_node_catches_up_from_a_snapshot() {
     check_local_state(&cluster, away, &before).await;
     check_local_state(&cluster, away, &meanwhile).await;
     // The node got its state from a snapshot, so it does not know the events that led to it.
-    let compacted = cluster.client.attempt(place(away), &Call::get("/v1/watch?after=1")).await;
+    let watch = Call { timeout: SOON, ..Call::get("/v1/watch?after=1") };
+    let compacted = cluster.client.attempt(place(away), &watch).await;
     assert!(matches!(&compacted, Outcome::Refused(problem) if problem["code"] == "compacted"), "{compacted:?}");
     check_majority_with(&mut cluster, away).await;
     check_local_state(&cluster, away, &meanwhile).await;

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
+use crate::calm;
 use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::figures;
@@ -19,11 +22,11 @@ steady!(
 
 /// The shutdown limit in `tenure serve --help`.
 const STOPS_WITHIN: Duration = Duration::from_secs(10);
-/// Below the shortest election timeout of 300 ms. Only a leadership transfer can meet it.
+/// Below the shortest election timeout. Only a leadership transfer can meet it.
 const LONGEST_GAP: Duration = Duration::from_millis(290);
 
 async fn sigterm_transfers_leadership_and_ends_in_time() {
-    let mut cluster = Cluster::start("").await;
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
     let client = cluster.client.clone();
     let token = client.acquire("jobs", "a", 60_000).await;
     let prober = Prober::start(client.clone()).await;
@@ -51,7 +54,7 @@ async fn sigterm_transfers_leadership_and_ends_in_time() {
 }
 
 async fn sigterm_ends_a_waiting_request_and_transfers_leadership() {
-    let mut cluster = Cluster::start("").await;
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
     let client = cluster.client.clone();
     client.acquire("jobs", "a", 60_000).await;
     let leader = cluster.leader().await;
@@ -84,11 +87,20 @@ async fn sigterm_to_all_nodes_ends_all_in_time() {
     cluster.client.done(0, &Call::renew("jobs", "a", token)).await;
 }
 
-/// The held lease delays the end of the first shutdown by half a second.
+/// A request whose body is not complete delays the end of the first shutdown until its limit.
 async fn second_sigterm_ends_the_process_at_once() {
     let mut cluster = Cluster::start("").await;
-    cluster.client.acquire("jobs", "a", 60_000).await;
     let stops = cluster.follower().await;
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').nth(place(stops)).expect("three nodes");
+    let mut request = TcpStream::connect(url.trim_start_matches("http://")).await.expect("the node listens");
+    let head = "POST /v1/leases/jobs/acquire HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n";
+    let head = format!("{head}content-length: 9\r\nexpect: 100-continue\r\n\r\n");
+    request.write_all(head.as_bytes()).await.expect("the node reads");
+    // The node sends this when it begins to read the body.
+    let mut start = [0; 12];
+    let read = tokio::time::timeout(SOON, request.read_exact(&mut start)).await.expect("the node answers");
+    assert_eq!((read.is_ok(), &start), (true, b"HTTP/1.1 100"));
     let process = cluster.node(stops);
     process.signal(Signal::TERM);
     let began = Instant::now();
@@ -97,6 +109,6 @@ async fn second_sigterm_ends_the_process_at_once() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     process.signal(Signal::TERM);
-    let said = process.failure(Duration::from_millis(250)).await;
+    let said = process.failure(STOPS_WITHIN / 4).await;
     assert!(said.contains("second SIGTERM: exiting at once"), "{said}");
 }

@@ -28,6 +28,10 @@ steady!(
 );
 
 pub const TTL_MS: u64 = 1_000;
+/// Variables of a service for tests that keep a task over several requests and then wait for its expiry.
+const PATIENT: [(&str, &str); 1] = [("EXAMPLE_TTL_MS", "5000")];
+/// Variables of a service for tests in which no lease expires.
+pub const LONG_TTL: [(&str, &str); 1] = [("EXAMPLE_TTL_MS", "60000")];
 const POLL: Duration = Duration::from_millis(10);
 /// Faults of each kind.
 const FAULTS: usize = 6;
@@ -308,7 +312,7 @@ async fn task_queue_answers_as_documented() {
     let Some(server) = PostgresServer::start().await else { return };
     let cluster = Cluster::start("").await;
     let queue = Queue::new(&cluster, &server).await;
-    let (_service, at) = queue.serve("service").await;
+    let (_service, at) = queue.serve_with("service", &PATIENT).await;
     let next = async |processor: &str| ask(&at, "POST", "/api/tasks/next", json!({"processor": processor})).await;
     assert_eq!(next("a").await, (200, json!({"task": null})));
     queue.database.batch_execute("INSERT INTO tasks (task_data) VALUES ('{}'), ('{}')").await.expect("valid");
@@ -385,7 +389,7 @@ async fn task_queue_refuses_changes_after_an_expiry() {
     let Some(server) = PostgresServer::start().await else { return };
     let cluster = Cluster::start("").await;
     let queue = Queue::new(&cluster, &server).await;
-    let (_service, at) = queue.serve("service").await;
+    let (_service, at) = queue.serve_with("service", &PATIENT).await;
     queue.insert(1).await;
     let next = async |processor: &str| ask(&at, "POST", "/api/tasks/next", json!({"processor": processor})).await.1;
     let late = next("a").await["task"].clone();
@@ -416,7 +420,7 @@ async fn task_service_reports_invalid_bodies_and_failures() {
     let mut cluster = Cluster::start("").await;
     let (text, database) = (server.text(), server.connect().await);
     let queue = Queue { cluster: &cluster, database: server.connect().await, text };
-    let (_service, at) = queue.serve("service").await;
+    let (_service, at) = queue.serve_with("service", &LONG_TTL).await;
     queue.insert(2).await;
     let body = json!({"processor": "a"});
     let changes = [("POST", "/api/tasks/next"), ("PUT", "/api/tasks/1/heartbeat"), ("PUT", "/api/tasks/1/complete")];

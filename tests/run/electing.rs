@@ -17,7 +17,7 @@ steady!(
 
 fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
     let mut command = tenure();
-    command.args(["elect", "duty", "-o", "json", "--ttl", "2s", "--holder", holder]);
+    command.args(["elect", "duty", "-o", "json", "--ttl", "6s", "--holder", holder]);
     command.args(options.split_whitespace());
     if let Some(script) = script {
         command.args(["--", "sh", "-c", &format!(". \"$D/library\"; {script}")]);
@@ -65,7 +65,7 @@ async fn leader_holds_the_lease_with_its_options() {
     wait_for_output(&observer, r#""metadata":{"k":"v"}"#).await;
     let lease = world.cluster.client.done(0, &Call::get("/v1/leases/duty")).await;
     let options = (&lease["holder"], &lease["ttl_ms"], &lease["metadata"]["k"], &lease["lock_delay_ms"]);
-    assert_eq!(options, (&"first".into(), &2_000.into(), &"v".into(), &7_000.into()), "{lease}");
+    assert_eq!(options, (&"first".into(), &6_000.into(), &"v".into(), &7_000.into()), "{lease}");
     first.signal(Signal::TERM);
     assert_eq!(code(&mut first).await, 0);
     observer.signal(Signal::INT);

@@ -24,14 +24,14 @@ steady!(
 
 async fn exit_code_tells_the_end_of_the_command() {
     let world = World::start().await;
-    assert_eq!(code(&mut world.run("job --ttl 2s", "exit 7")).await, 7);
-    assert_eq!(code(&mut world.run("job --ttl 2s", "kill -KILL $$")).await, 137);
-    assert_eq!(code(&mut world.run_command("job --ttl 2s", &["/no/such/command"])).await, 127);
+    assert_eq!(code(&mut world.run("job --ttl 20s", "exit 7")).await, 7);
+    assert_eq!(code(&mut world.run("job --ttl 20s", "kill -KILL $$")).await, 137);
+    assert_eq!(code(&mut world.run_command("job --ttl 20s", &["/no/such/command"])).await, 127);
     let plain = world.path("plain");
     fs::write(&plain, "").expect("write the file");
     fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).expect("set the permissions");
     let plain = plain.to_str().expect("the path is UTF-8");
-    assert_eq!(code(&mut world.run_command("job --ttl 2s", &[plain])).await, 126);
+    assert_eq!(code(&mut world.run_command("job --ttl 20s", &[plain])).await, 126);
     // All runs have released the lease: it is free before their ttl ends.
     assert!(!world.is_held("job").await);
     world.cluster.client.acquire("job", "other", 60_000).await;
@@ -48,7 +48,7 @@ async fn exit_code_tells_the_end_of_the_command() {
 
 async fn command_has_its_lease_in_the_environment() {
     let world = World::start().await;
-    let options = "job --ttl 2s --holder me --meta host=x --lock-delay 7s";
+    let options = "job --ttl 4s --holder me --meta host=x --lock-delay 7s";
     let mut run = world.run(options, "env > $D/env; mark up marks; exec sleep 60");
     world.wait_for_mark("marks", "up").await;
     let lease = world.cluster.client.done(0, &crate::client::Call::get("/v1/leases/job")).await;
@@ -66,7 +66,7 @@ async fn command_has_its_lease_in_the_environment() {
     for line in expected {
         assert!(environment.lines().any(|found| found == line), "{line}: {environment}");
     }
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_millis(4500)).await;
     assert!(world.is_held("job").await, "the lease is renewed beyond its ttl");
     run.signal(Signal::TERM);
     assert_eq!(code(&mut run).await, 143);
@@ -84,7 +84,7 @@ async fn infinite_lease_is_released_after_the_command() {
 
 async fn command_inherits_stdin() {
     let world = World::start().await;
-    let run = "printf 'one\\ntwo\\n' | $T run job --ttl 2s -- sh -c 'read -r a; read -r b; echo \"$b $a\"'";
+    let run = "printf 'one\\ntwo\\n' | $T run job --ttl 20s -- sh -c 'read -r a; read -r b; echo \"$b $a\"'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", run]).env("T", env!("CARGO_BIN_EXE_tenure")).env("TENURE_ENDPOINTS", world.link.endpoints());
     let mut shell = crate::process::Process::start("pipe", command, world.cluster.folder());
@@ -145,9 +145,11 @@ async fn only_four_signals_end_the_wait() {
 
 async fn failed_release_keeps_the_exit_code() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 5s --timeout 500ms", "mark up marks; sleep 0.5; exit 5");
+    let script = "mark up marks; until [ -e $D/cut ]; do sleep 0.02; done; exit 5";
+    let mut run = world.run("job --ttl 20s --timeout 2s", script);
     world.wait_for_mark("marks", "up").await;
     world.link.cut();
+    fs::write(world.path("cut"), "").expect("write the file");
     assert_eq!(code(&mut run).await, 5);
     assert!(run.said().contains("not released"), "{}", run.said());
 }

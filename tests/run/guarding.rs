@@ -22,7 +22,7 @@ const IGNORES_TERM: &str = "echo $PPID > $D/guardian; trap '' TERM; ticks marks"
 
 async fn stopped_run_does_not_extend_the_command() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 1s", IGNORES_TERM);
+    let mut run = world.run("job --ttl 3s", IGNORES_TERM);
     world.wait_for_mark("marks", "tick").await;
     let claim = world.next_holder("job").await;
     run.signal(Signal::STOP);
@@ -37,10 +37,10 @@ async fn stopped_run_does_not_extend_the_command() {
 
 async fn briefly_stopped_run_keeps_the_lease() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 2s", "mark up marks; sleep 1.5; exit 6");
+    let mut run = world.run("job --ttl 6s", "mark up marks; sleep 4.5; exit 6");
     world.wait_for_mark("marks", "up").await;
     run.signal(Signal::STOP);
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     run.signal(Signal::CONT);
     assert_eq!(code(&mut run).await, 6, "{}", run.said());
 }
@@ -87,7 +87,7 @@ async fn killed_guardian_ends_the_command_and_releases_the_lease() {
 
 async fn run_kills_the_command_of_a_stopped_guardian() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 1s", IGNORES_TERM);
+    let mut run = world.run("job --ttl 3s", IGNORES_TERM);
     world.wait_for_mark("marks", "tick").await;
     let claim = world.next_holder("job").await;
     world.signal("guardian", Signal::STOP);

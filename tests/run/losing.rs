@@ -86,7 +86,7 @@ async fn on_lost_kill_kills_at_the_deadline() {
 
 async fn revoke_and_handover_end_the_command() {
     let world = World::start().await;
-    let grace = "--grace 300ms --ttl 1500ms";
+    let grace = "--grace 300ms --ttl 6s";
     for (name, script) in [("polite", TRAPS_TERM), ("deaf", IGNORES_TERM)] {
         let mut run = world.run(&format!("{name} {grace}"), script);
         world.wait_for_mark(name, "tick").await;
@@ -99,7 +99,7 @@ async fn revoke_and_handover_end_the_command() {
     let written: Vec<Mark> = world.marks("polite");
     assert!(written.iter().any(|mark| mark.word == "TERM"));
 
-    let mut run = world.run("given --ttl 1500ms --holder me", "echo $TENURE_TOKEN > $D/token; ticks given");
+    let mut run = world.run("given --ttl 6s --holder me", "echo $TENURE_TOKEN > $D/token; ticks given");
     world.wait_for_mark("given", "tick").await;
     let claim = world.next_holder("given").await;
     let token = world.text("token");
@@ -114,18 +114,19 @@ async fn revoked_command_is_killed_after_its_grace() {
     let world = World::start().await;
     let mut run = world.run("stays --ttl 6s --grace 300ms", "trap 'mark TERM stays' TERM; ticks stays");
     world.wait_for_mark("stays", "tick").await;
-    let revoked = wall();
     assert_eq!(world.tenure("lease revoke stays").await, 0);
+    let revoked = wall();
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
     let (term, last) = (world.first_mark("stays", "TERM"), world.last_mark("stays"));
     // The next renewal notices the revoke, at most 0.37 ttl later.
-    assert!(term - revoked < Duration::from_millis(2_500), "{:?}", term - revoked);
+    let noticed = term.saturating_sub(revoked);
+    assert!(noticed < Duration::from_millis(2_500), "{noticed:?}");
     assert!(last - term < Duration::from_secs(1), "{:?}", last - term);
 }
 
 async fn lock_delay_follows_a_revoke() {
     let world = World::start().await;
-    let mut run = world.run("job --ttl 2s --lock-delay 60s", TRAPS_TERM);
+    let mut run = world.run("job --ttl 6s --lock-delay 60s", TRAPS_TERM);
     world.wait_for_mark("polite", "tick").await;
     assert_eq!(world.tenure("lease revoke job").await, 0);
     assert_eq!(world.tenure("lease acquire job --holder other").await, 5);

@@ -12,7 +12,7 @@ async fn signals_reach_the_command() {
     let world = World::start().await;
     let traps =
         "for s in TERM INT HUP QUIT USR1; do trap \"mark $s marks\" $s; done; trap 'mark USR2 marks; exit 9' USR2";
-    let mut run = world.run("job --ttl 2s", &format!("{traps}; mark up marks; while :; do sleep 0.02; done"));
+    let mut run = world.run("job --ttl 20s", &format!("{traps}; mark up marks; while :; do sleep 0.02; done"));
     world.wait_for_mark("marks", "up").await;
     let sent = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
     for (signal, word) in sent.into_iter().zip(["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]) {
@@ -26,7 +26,7 @@ async fn signals_reach_the_command() {
 
 async fn ignored_hup_stays_ignored() {
     let world = World::start().await;
-    let run = "trap '' HUP; exec $T run job --ttl 2s -- sh -c '. \"$D/library\"; kill -HUP $$; ticks marks'";
+    let run = "trap '' HUP; exec $T run job --ttl 20s -- sh -c '. \"$D/library\"; kill -HUP $$; ticks marks'";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", run]).env("T", env!("CARGO_BIN_EXE_tenure")).env("D", world.cluster.folder());
     command.env("TENURE_ENDPOINTS", world.link.endpoints());

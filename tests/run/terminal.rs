@@ -20,7 +20,7 @@ fn run(world: &World, name: &str, script: &str) -> (File, Process) {
     let path = ptsname(&keys, Vec::new()).expect("the terminal has a name");
     let terminal = path.to_str().expect("the name is UTF-8");
     let mut command = Command::new("sh");
-    let line = format!("exec setsid -c $T run {name} --ttl 1s -- sh -c '. \"$D/library\"; {script}' < {terminal}");
+    let line = format!("exec setsid -c $T run {name} --ttl 3s -- sh -c '. \"$D/library\"; {script}' < {terminal}");
     command.args(["-c", &line]).env("T", env!("CARGO_BIN_EXE_tenure")).env("D", world.cluster.folder());
     command.env("TENURE_ENDPOINTS", world.link.endpoints());
     let process = Process::start(name, command, world.cluster.folder());

@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,6 +16,25 @@ from pathlib import Path
 
 READY_WITHIN = 20  # seconds
 TLS_FILES = {"ca": "ca.pem", "cert": "node-{node}.pem", "key": "node-{node}.key"}
+
+
+# The first port for outgoing connections (`net.ipv4.ip_local_port_range`) follows: no connection may take the port of a node that is
+# down for a moment.
+PORTS = range(10240, 32768)
+
+
+def free_ports(count):
+    """Different ports that were free a moment ago."""
+    ports = []
+    while len(ports) < count:
+        port = random.choice(PORTS)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        if port not in ports:
+            ports.append(port)
+    return ports
 
 
 class Refused(Exception):
@@ -44,10 +64,7 @@ class Cluster:
     def __init__(self, binary, nodes=3, tls=False):
         self.binary = binary
         self.folder = Path(tempfile.mkdtemp(prefix="tenure-ui-"))
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * nodes)]
-        ports = [one.getsockname()[1] for one in sockets]
-        for one in sockets:
-            one.close()
+        ports = free_ports(2 * nodes)
         text = 'cluster = "ui-test"\n'
         self.nodes = []
         for number in range(1, nodes + 1):
@@ -131,10 +148,22 @@ def request(url, method, path, body=None, token=None, timeout=15):
     return json.loads(text) if text.startswith("{") else text
 
 
+def change(url, method, path, body=None, token=None, timeout=15):
+    """As `request`. Sends a request again that a node has refused during an election: it has changed nothing."""
+    until = time.monotonic() + READY_WITHIN
+    while True:
+        try:
+            return request(url, method, path, body, token, timeout)
+        except Refused as error:
+            if error.status != 503 or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
+
+
 def acquire(url, name, holder, ttl_ms=600_000, token=None, **more):
     path = f"/v1/leases/{name.replace('/', '%2F')}/acquire"
     timeout = 15 + more.get("wait_ms", 0) / 1000
-    return request(url, "POST", path, {"holder": holder, "ttl_ms": ttl_ms, **more}, token, timeout)
+    return change(url, "POST", path, {"holder": holder, "ttl_ms": ttl_ms, **more}, token, timeout)
 
 
 def acquire_many(url, names, holder, ttl_ms, lanes=32):

@@ -20,6 +20,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import cluster
+
 ASSETS = Path(__file__).resolve().parent.parent.parent / "src/http/ui"
 DOCUMENTATION = Path(__file__).resolve().parent.parent.parent / "docs/ui.md"
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
@@ -125,8 +127,7 @@ class Nginx:
         block = re.search(r"```nginx\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL).group(1)
         assert "http://127.0.0.1:7101" in block, block
         self.folder = tempfile.TemporaryDirectory()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        (port,) = cluster.free_ports(1)
         folders = "".join(
             f"{kind}_temp_path {self.folder.name}/{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )

@@ -23,7 +23,7 @@ class Operator(PageTest):
 
     def test_detail_shows_metadata_queue_history_and_standing(self):
         cluster.acquire(self.url, "detail", "worker-0")
-        cluster.request(self.url, "DELETE", "/v1/leases/detail?reason=too+slow")
+        cluster.change(self.url, "DELETE", "/v1/leases/detail?reason=too+slow")
         cluster.acquire(self.url, "detail", "worker-1", metadata={"region": "north"})
         self.wait_in_queue("detail", "worker-2")
         self.open(self.url, "#lease/detail")
@@ -40,7 +40,7 @@ class Operator(PageTest):
             self.fill("#explain-holder", holder + Keys.ENTER)
             self.wait_text("#explanation", f"{holder} ")
             self.wait_text("#explanation", standing)
-        cluster.request(self.url, "DELETE", "/v1/leases/detail")
+        cluster.change(self.url, "DELETE", "/v1/leases/detail")
         self.wait_text("#summary", "Held by worker-2")
 
     def test_holder_with_the_form_of_a_time_is_shown_as_it_is(self):
@@ -69,7 +69,7 @@ class Operator(PageTest):
         cluster.acquire(self.url, "changed", "worker-1")
         self.open(self.url, "#lease/changed")
         self.click("#revoke")
-        cluster.request(self.url, "DELETE", "/v1/leases/changed")
+        cluster.change(self.url, "DELETE", "/v1/leases/changed")
         cluster.acquire(self.url, "changed", "worker-2")
         self.click("dialog .danger")
         self.wait_text("dialog .error", "Now worker-2 has it.")
@@ -92,7 +92,7 @@ class Operator(PageTest):
         self.click("dialog .danger")
         self.wait_text("#toast", "Handed over given to worker-3.")
         self.wait_text("#summary", "Held by worker-3")
-        cluster.request(self.url, "DELETE", "/v1/leases/given")
+        cluster.change(self.url, "DELETE", "/v1/leases/given")
 
     def test_counted_lease_shows_each_holder_and_ends_for_all(self):
         for worker in (1, 2, 3):
@@ -119,7 +119,7 @@ class Operator(PageTest):
         self.open(self.url, "#lease/0-infinite")
         self.wait_text("#detail dl", "infinite")
         self.wait_text("#detail dl", "never")
-        cluster.request(self.url, "DELETE", "/v1/leases/0-infinite")
+        cluster.change(self.url, "DELETE", "/v1/leases/0-infinite")
         self.wait_text("#summary", "Free")
 
     def test_transfer_makes_another_node_the_leader(self):

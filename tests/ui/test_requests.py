@@ -85,7 +85,7 @@ class Requests(PageTest):
         cluster.acquire(self.url, "hot", "worker-1")
         self.open_lease("hot", take)
         for turn in range(150):
-            cluster.request(self.url, "DELETE", "/v1/leases/hot")
+            cluster.change(self.url, "DELETE", "/v1/leases/hot")
             cluster.acquire(self.url, "hot", f"holder-{turn}")
         self.wait_text("#summary", "Held by holder-149")
         self.assertGreaterEqual(len(reads), 3)

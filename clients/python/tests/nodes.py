@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,6 +19,10 @@ from tenure import Client
 
 READY_WITHIN = 30.0
 
+# The first port for outgoing connections (`net.ipv4.ip_local_port_range`) follows: no connection may take the port of a node
+# that is down for a moment.
+PORTS = range(10240, 32768)
+
 Before = Callable[[Path], None]
 
 
@@ -29,11 +35,14 @@ def binary() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
+    """Different ports of the loopback interface that were free a moment ago."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.choice(PORTS)
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            if port not in ports:
+                ports.append(port)
     return ports
 
 

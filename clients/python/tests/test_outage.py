@@ -48,7 +48,8 @@ async def test_lease_is_lost_and_the_client_recovers(
                     for node in stopped:
                         cluster.signal(node, number)
                     await asyncio.Event().wait()
-            assert caught.value.why == Loss.UNREACHABLE
+            # A loop that does not run for 250 ms at the deadline was suspended.
+            assert caught.value.why in (Loss.UNREACHABLE, Loss.SUSPENDED)
             assert [kind for kind in dict.fromkeys(kinds) if kind != "held"] == ["at_risk", "lost"]
             assert not lease.is_held
             later = manager.handle("later", ttl=10)

@@ -129,7 +129,8 @@ test("driver_reports_a_loss_at_the_deadline", async () => {
   const ended = await driver.line((line) => line.event === "work_ended");
   assert.equal(ended.why, "lost");
   const lost = await driver.line((line) => line.event === "state" && line.state === "lost");
-  assert.equal(lost.why, "unreachable");
+  // A driver that does not run for 250 ms at the deadline says that it was suspended.
+  assert.ok(lost.why === "unreachable" || lost.why === "suspended", `${lost.why}`);
   const last = driver.lines.filter((line) => line.event === "work").at(-1);
   assert.ok(Number(last?.at_ns) <= Number(ended.at_ns));
   assert.equal((await driver.send("state", { lease: "job" })).held, false);

@@ -28,7 +28,8 @@ for (const [outage, chosen, signal, errors] of OUTAGES) {
       await sleep(10);
     }
     // A wait for the lease extends the timeout.
-    const held = await holder.acquire("outage", { ttl: "8s", grace: "2s", wait: "20s" });
+    // Between the end of a failed renewal and the grace there are more than 2 s.
+    const held = await holder.acquire("outage", { ttl: "12s", grace: "2s", wait: "20s" });
     const { token } = held;
     const waiting = other.acquire("outage", { ttl: "10s", wait: "2m" });
     while ((await other.client.queue("outage")).total === 0) {

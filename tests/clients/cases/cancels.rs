@@ -28,7 +28,8 @@ pub async fn cancelled_acquire_releases_a_late_grant(case: &Case) {
 
 /// No answer to the acquire arrives, nor the first one to the release.
 pub async fn cancelled_acquire_releases_a_lost_grant(case: &Case) {
-    let driver = case.driver_with("a", json!({"operation_timeout_ms": 2_500}), &[]).await;
+    // The acquire must not reach its time limit before the cancellation.
+    let driver = case.driver_with("a", json!({"operation_timeout_ms": 5_000}), &[]).await;
     let (job, signal) = (case.name("job"), CancellationToken::new());
     driver.link.once("/acquire", Fault::CutAnswerAt(signal.clone()));
     driver.link.always("/acquire", Fault::CutAnswer);

@@ -8,9 +8,7 @@ use crate::case::{Case, Driver};
 use crate::link::{Exchange, Fault, Path};
 use crate::session::at;
 
-const TTL_MS: u64 = 1_500;
-const TTL: Duration = Duration::from_millis(TTL_MS);
-/// The ttl of the cases with a delayed request. A third of it is longer than the delays of a busy machine.
+/// A third of this ttl is longer than the delays of a busy machine.
 const LONG_TTL_MS: u64 = 12_000;
 const LONG_TTL: Duration = Duration::from_millis(LONG_TTL_MS);
 /// Shorter than one attempt. That of an acquire has 2 s, and that of a renewal two fifteenths of the ttl.
@@ -22,7 +20,8 @@ const LATE: Duration = Duration::from_millis(LATE_TTL_MS / 3 + 100);
 /// Waits for the loss by the clock of the client, and for the expiry at the cluster.
 async fn ends_unreachable(case: &Case, driver: &Driver, lease: &str) {
     let lost = driver.loses(lease).await;
-    assert_eq!(lost["why"], "unreachable", "{lost}");
+    // A client that does not run for 250 ms at its deadline says that it was suspended.
+    assert!(lost["why"] == "unreachable" || lost["why"] == "suspended", "{lost}");
     case.cluster.transition(lease, |seen| !seen.is_grant()).await;
 }
 
@@ -54,7 +53,7 @@ pub async fn late_renewal_counts_from_its_request(case: &Case) {
     driver.link.once("/renew", Fault::DelayAnswer(DELAY));
     driver.link.always("/renew", Fault::CutRequest);
     driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
-    let renewed = driver.link.done("/renew", 1).await;
+    let renewed = driver.link.carried_out("/renew", 1).await;
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
     // The grant itself would end two thirds of a ttl after the renewal.
@@ -76,7 +75,7 @@ pub async fn delayed_renewal_counts_from_its_send(case: &Case) {
     driver.link.once("/renew", Fault::DelayRequest(DELAY));
     driver.link.always("/renew", Fault::CutRequest);
     driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
-    let renewed = driver.link.done("/renew", 1).await;
+    let renewed = driver.link.carried_out("/renew", 1).await;
     ends_unreachable(case, &driver, &job).await;
     assert_counted(&driver, &job, &renewed[0], DELAY);
 }
@@ -92,19 +91,19 @@ fn assert_counted(driver: &Driver, lease: &str, delayed: &Exchange, delay: Durat
 pub async fn drift_ends_work_early(case: &Case) {
     let (driver, job) = (case.driver_with("a", json!({"drift_permille": 200}), &[]).await, case.name("job"));
     driver.link.always("/renew", Fault::CutRequest);
-    driver.work(&job, json!({"ttl_ms": 2 * TTL_MS})).await;
+    driver.work(&job, json!({"ttl_ms": LONG_TTL_MS})).await;
     let sent = driver.link.requests("/acquire")[0].received;
     ends_unreachable(case, &driver, &job).await;
     let last = driver.session.events("work", &job).last().map(at).expect("it worked");
-    assert!(last > sent + TTL, "the work ended at the first failed renewal");
+    assert!(last > sent + LONG_TTL / 2, "the work ended at the first failed renewal");
 }
 
 pub async fn ending_precedes_the_deadline(case: &Case) {
     let (driver, job) = (case.driver("a").await, case.name("job"));
-    let (ttl, grace) = (Duration::from_millis(9_000), Duration::from_millis(4_500));
+    let (ttl, grace) = (Duration::from_millis(15_000), Duration::from_millis(7_500));
     driver.link.always("/renew", Fault::CutRequest);
-    driver.acquire(&job, json!({"ttl_ms": 9_000, "grace_ms": 4_500})).await;
-    let sent = driver.link.requests("/acquire")[0].received;
+    driver.acquire(&job, json!({"ttl_ms": 15_000, "grace_ms": 7_500})).await;
+    let sent = driver.link.requests("/acquire").last().expect("the request of the grant").received;
     let ending = driver.session.state(&job, "ending").await;
     assert!(ending["why"].is_string(), "{ending}");
     assert_eq!(driver.ask("state", &job, json!({})).await["held"], true, "held until the deadline");

@@ -8,7 +8,8 @@ use crate::client::Call;
 use crate::session::at;
 use crate::wait::{POLL, SOON};
 
-const TTL_MS: u64 = 3_000;
+/// Long enough that a renewal learns of the loss before the deadline, also on a busy machine.
+const TTL_MS: u64 = 9_000;
 
 /// Waits for the loss, and checks that no work follows it.
 async fn loses(driver: &Driver, lease: &str, why: &str) {

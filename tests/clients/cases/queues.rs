@@ -12,7 +12,8 @@ use crate::link::{Exchange, Fault, Path};
 use crate::session::token;
 use crate::wait::{POLL, SOON, eventually};
 
-const TTL_MS: u64 = 2_000;
+/// Leases with this ttl survive the delays of a busy machine.
+const TTL_MS: u64 = 6_000;
 const WAIT_MS: u64 = 14_000;
 
 /// Waits until this many waiters are in the queue.

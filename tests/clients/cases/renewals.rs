@@ -62,7 +62,7 @@ pub async fn one_request_renews_all_leases(case: &Case) {
     .await;
     let (first, last) = (batches[0].received, batches[2].received);
     // Each of the three renewals can have two further attempts.
-    let between = |request: &Exchange| (first..last).contains(&request.received);
+    let between = |request: &Exchange| (first..last).contains(&request.received) && request.status < Some(500);
     let requests: Vec<Exchange> = driver.link.requests("/renew").into_iter().filter(between).collect();
     assert!(requests.iter().all(has_all), "between two requests for all leases there is one for some");
     assert!(requests.len() <= 3 * 3, "{} requests for three renewals", requests.len());

@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import http from "node:http";
@@ -170,11 +171,31 @@ export async function enableAccessControl(environment: Record<string, string>): 
   return token;
 }
 
-/** Ports that are free at the same time. */
+/**
+ * The ports of nodes lie below the first port for outgoing connections (`net.ipv4.ip_local_port_range`, from 32768): no
+ * connection may take the port of a node that is down for a moment.
+ */
+const [FIRST_PORT, END_OF_PORTS] = [10_240, 32_768];
+
+/** Different ports that are free. */
 export async function freePorts(count: number): Promise<number[]> {
-  const servers = Array.from({ length: count }, () => createServer().listen(0, "127.0.0.1"));
-  await Promise.all(servers.map((server) => once(server, "listening")));
-  const ports = servers.map((server) => (server.address() as { port: number }).port);
-  await Promise.all(servers.map((server) => once(server.close(), "close")));
-  return ports;
+  const ports = new Set<number>();
+  while (ports.size < count) {
+    const port = randomInt(FIRST_PORT, END_OF_PORTS);
+    if (!ports.has(port) && (await isFree(port))) {
+      ports.add(port);
+    }
+  }
+  return [...ports];
+}
+
+async function isFree(port: number): Promise<boolean> {
+  const server = createServer();
+  try {
+    await once(server.listen(port, "127.0.0.1"), "listening");
+  } catch {
+    return false;
+  }
+  await once(server.close(), "close");
+  return true;
 }

@@ -194,7 +194,8 @@ async fn work_on_a_revoked_shard_is_dropped() {
     let (starts, dropped) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     let (begun, counter) = (starts.clone(), dropped.clone());
     let name = LeaseName::new("shard").expect("the value is valid");
-    let options = LeaseOptions::new().ttl(LONG_TTL).drain(Duration::from_millis(50));
+    // The next renewal learns of the revocation.
+    let options = LeaseOptions::new().ttl(Duration::from_secs(6)).drain(Duration::from_millis(50));
     let shards = a.keep_assigned([name.clone()], options, move |shard| {
         begun.lock().expect("not poisoned").push((shard.token, counter.load(Ordering::SeqCst)));
         let work = DropCounter(counter.clone());

@@ -161,19 +161,20 @@ async fn answer_caller<R: Service, N: Service>(
         services,
         outbox: Arc::new(Outbox::new()),
         in_flight: Arc::default(),
-        permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
+        permits: Arc::new(Semaphore::new(if lane.in_order() { 1 } else { MAX_IN_FLIGHT })),
         calls: calls.clone(),
     };
-    let (outbox, closed) = (connection.outbox.clone(), stop.clone());
+    let (outbox, closed) = (connection.outbox.clone(), stop.child_token());
+    let broken = closed.clone();
     calls.spawn(async move {
-        if let Err(error) = outbox.write_to(writer, &closed).await {
+        if let Err(error) = outbox.write_to(writer, &broken).await {
             tracing::debug!(%error, "an answer could not be sent");
         }
-        closed.cancel();
+        broken.cancel();
     });
     let read = tokio::select! {
         biased;
-        () = stop.cancelled() => Ok(()),
+        () = closed.cancelled() => Ok(()),
         read = connection.read_requests(reader) => read,
     };
     if lane == Lane::Control && !stop.is_cancelled() {
@@ -269,7 +270,7 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
         Ok(())
     }
 
-    /// Serves the request: on a lane in order before the next one, and on the others in a separate task, so that a waiting
+    /// On a lane in order, serves the request before the next one is read. On other lanes, spawns a task, so that a waiting
     /// request does not delay others.
     async fn answer(&self, id: u64, payload: Payload) {
         let permit = self.permits.clone().acquire_owned().await.expect("the semaphore is never closed");

@@ -85,6 +85,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
+    use tokio::io::AsyncReadExt;
 
     use super::super::frame::{self, FrameKind};
     use super::*;
@@ -137,14 +138,12 @@ mod tests {
             let (outbox, writes, stop) = (outbox.clone(), writes.clone(), stop.clone());
             async move { outbox.write_to(writes, &stop).await }
         });
-        // The writer waits for the first frame.
+        // The writer waits for the first frame. When it wakes, two tasks are ready to add theirs.
         tokio::task::yield_now().await;
-        let adding = (1..=3).map(|id| {
+        outbox.add(frame(1, 8), ());
+        for id in 2..=3 {
             let outbox = outbox.clone();
-            tokio::spawn(async move { outbox.add(frame(id, 8), ()) })
-        });
-        for added in adding.collect::<Vec<_>>() {
-            added.await.expect("no panic");
+            tokio::spawn(async move { outbox.add(frame(id, 8), ()) });
         }
         let written = async {
             while writes.0.lock().is_empty() {
@@ -198,10 +197,14 @@ mod tests {
         for id in 3..=4 {
             outbox.add(frame(id, MAX_WRITE), kept.clone());
         }
-        tokio::task::yield_now().await;
+        far.read_u8().await.expect("the third frame begins");
         stop.cancel();
-        writing.await.expect("no panic").expect("a stop is no error");
-        assert!(frame::read(&mut far, MAX_WRITE).await.is_err(), "a stop cuts the frame, and no frame follows it");
+        let mut rest = Vec::new();
+        let ended = async { tokio::join!(writing, far.read_to_end(&mut rest)) };
+        let (written, read) = tokio::time::timeout(HANG_TIMEOUT, ended).await.expect("a stop ends the writer");
+        written.expect("no panic").expect("a stop is no error");
+        read.expect("readable");
+        assert!(rest.len() < MAX_WRITE, "a stop cuts the frame, and no frame follows it");
     }
 
     #[tokio::test]

@@ -104,7 +104,7 @@ async fn answer_after_a_withdrawal_reaches_no_other_call() {
     assert_eq!(wait_for(second_call).await.expect("it has an answer"), "its own");
 }
 
-/// The kernel takes only a part of the large request. Its caller leaves, and the connection stays usable.
+/// The kernel takes only a part of the large request. Its caller and the next one leave, and the connection stays usable.
 #[tokio::test]
 async fn caller_that_leaves_amid_its_request_disturbs_no_other_call() {
     for lane in [Lane::Request, Lane::Urgent] {
@@ -118,15 +118,22 @@ async fn caller_that_leaves_amid_its_request_disturbs_no_other_call() {
             tokio::spawn(async move { transport.call(2, &address, lane, body, HANG_TIMEOUT).await })
         };
         caller.0.peek(&mut [0]).await.expect("the connection is open");
+        let behind = call(&transport, &address, lane, "behind", HANG_TIMEOUT);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         large.abort();
         assert!(large.await.expect_err("it is aborted").is_cancelled());
+        behind.abort();
+        assert!(behind.await.expect_err("it is aborted").is_cancelled());
         let last = call(&transport, &address, lane, "last", HANG_TIMEOUT);
         let left = caller.receive().await;
         assert!(left.body.len() == lane.max_body() && left.body.iter().all(|byte| *byte == 7), "{lane:?}: not whole");
-        // The withdrawal and the next request can come in either order.
-        let behind = [caller.receive().await, caller.receive().await];
-        let of_kind = |kind| behind.iter().find(|frame| frame.kind == kind).unwrap_or_else(|| panic!("{behind:?}"));
+        // The request behind it is not sent. The withdrawal and the next request can come in either order.
+        let next = [caller.receive().await, caller.receive().await];
+        let of_kind = |kind| next.iter().find(|frame| frame.kind == kind).unwrap_or_else(|| panic!("{next:?}"));
         assert_eq!(of_kind(FrameKind::Withdraw).id, left.id);
+        assert_eq!(of_kind(FrameKind::Node).body, "last");
         let last_id = of_kind(FrameKind::Node).id;
         for (id, waiting) in [(first_id, first), (last_id, last)] {
             caller.answer(id, "its own").await;

@@ -176,8 +176,7 @@ async fn withdrawal_amid_an_answer_leaves_the_answers_whole() {
     transport.shutdown().await;
 }
 
-/// The other answers wait for the end of the largest one. Tokio polls the sockets after every 61 tasks, and far more
-/// answers wait. So after the stop, some of them could be written, because the connection has room again.
+/// More answers wait behind the largest one. After a stop, none of them may follow the cut frame.
 #[tokio::test]
 async fn no_frame_follows_one_that_a_stop_has_cut() {
     let echo = Echo::default();
@@ -462,4 +461,24 @@ async fn closed_connection_of_heartbeats_is_reported() {
     served.await.expect("no panic");
     assert_eq!(closes.recv().await, None, "only the lane of heartbeats counts, and only its other end");
     assert!(open.is_refused(2, &address).await, "nothing listens there any more");
+}
+
+/// The caller resets its connection, so that its answers cannot be written.
+#[tokio::test]
+async fn reset_connection_of_heartbeats_is_reported() {
+    let (closed, mut closes) = mpsc::unbounded_channel();
+    let (_, address, stop, served) = start_tcp(Disconnects(closed)).await;
+    for _ in 0..20 {
+        let mut caller = connect(&address, Lane::Control).await.expect("a connection");
+        for id in 0..50 {
+            let request = Frame { kind: FrameKind::Node, id, body: "hello".into() };
+            frame::write(&mut caller, &request).await.expect("the connection is open");
+        }
+        rustix::net::sockopt::set_socket_linger(&caller, Some(Duration::ZERO)).expect("a socket");
+        drop(caller);
+        let reported = tokio::time::timeout(HANG_TIMEOUT, closes.recv()).await.expect("it is reported");
+        assert_eq!(reported, Some(1));
+    }
+    stop.cancel();
+    served.await.expect("no panic");
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -172,7 +172,7 @@ impl Transport for TcpTransport {
 struct Connection {
     address: String,
     next_id: AtomicU64,
-    writer: tokio::sync::Mutex<Writer>,
+    writer: Arc<tokio::sync::Mutex<Writer>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
     /// Cancelled when the connection closes: later sends fail, and waiting calls return.
     closed: CancellationToken,
@@ -204,7 +204,7 @@ impl Connection {
         let connection = Arc::new(Connection {
             address: address.to_string(),
             next_id: AtomicU64::new(0),
-            writer: tokio::sync::Mutex::new(writer),
+            writer: Arc::new(tokio::sync::Mutex::new(writer)),
             waiting: Mutex::default(),
             closed: stop.child_token(),
             tasks: tasks.clone(),
@@ -225,15 +225,18 @@ impl Connection {
         self.closed.cancel();
     }
 
-    /// Sends one request and waits for its answer. Dropping the future after the send withdraws the request.
+    /// Sends one request and waits for its answer. Dropping the future before the answer withdraws the request.
     async fn call(self: &Arc<Self>, payload: Payload) -> Result<Bytes, ConnectionError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().insert(id, answer);
-        let mut pending = PendingCall { connection: self, id, sent: true };
-        if let Err(error) = self.send(Frame::request(id, payload)).await {
+        let mut pending = PendingCall { connection: self, id, sent: false };
+        let before_sending = |error: io::Error| ConnectionError::BeforeSending(error.to_string());
+        let writer = self.turn().await.map_err(before_sending)?;
+        pending.sent = true;
+        if let Err(error) = self.clone().send(writer, Frame::request(id, payload)).await {
             pending.sent = false;
-            return Err(ConnectionError::BeforeSending(error.to_string()));
+            return Err(before_sending(error));
         }
         let answer = tokio::select! {
             biased;
@@ -245,23 +248,31 @@ impl Connection {
         answer.map_err(ConnectionError::NoAnswer)
     }
 
+    /// Waits until no other frame is being written.
+    async fn turn(&self) -> io::Result<OwnedMutexGuard<Writer>> {
+        let writer = tokio::select! {
+            biased;
+            () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
+            writer = self.writer.clone().lock_owned() => writer,
+        };
+        // The frame before this one may have been cut in the meantime.
+        if self.is_closed() { Err(io::ErrorKind::NotConnected.into()) } else { Ok(writer) }
+    }
+
     /// Sends a frame. Dropping the future does not stop the write, so that it disturbs no other call.
-    async fn send(self: &Arc<Self>, frame: Frame) -> io::Result<()> {
-        let mut writing = Box::pin(self.clone().write(frame));
+    async fn send(self: Arc<Self>, writer: OwnedMutexGuard<Writer>, frame: Frame) -> io::Result<()> {
+        let tasks = self.tasks.clone();
+        let mut writing = Box::pin(self.write(writer, frame));
         match poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await {
             Poll::Ready(written) => written,
-            // The kernel does not take the whole frame now, or another frame is being written.
-            Poll::Pending => self.tasks.spawn(writing).await.unwrap_or_else(|error| Err(io::Error::other(error))),
+            // The kernel does not take the whole frame now.
+            Poll::Pending => tasks.spawn(writing).await.unwrap_or_else(|error| Err(io::Error::other(error))),
         }
     }
 
     /// Writes a whole frame or closes the connection: a partial frame would corrupt all frames after it.
-    async fn write(self: Arc<Self>, frame: Frame) -> io::Result<()> {
-        let mut writer = tokio::select! {
-            biased;
-            () = self.closed.cancelled() => return Err(io::ErrorKind::NotConnected.into()),
-            writer = self.writer.lock() => writer,
-        };
+    async fn write(self: Arc<Self>, mut writer: OwnedMutexGuard<Writer>, frame: Frame) -> io::Result<()> {
+        // It closes before the next frame gets its turn.
         let close_unless_done = self.closed.clone().drop_guard();
         tokio::select! {
             // A frame that is written completely counts as sent.
@@ -314,7 +325,7 @@ impl Connection {
     }
 }
 
-/// A call in flight. If it is dropped before the answer, it sends a withdrawal to the other end.
+/// A call in flight. If it is dropped after its frame has begun and before the answer, it sends a withdrawal.
 struct PendingCall<'a> {
     connection: &'a Arc<Connection>,
     id: u64,
@@ -329,7 +340,8 @@ impl Drop for PendingCall<'_> {
             let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
             let (connection, id) = (self.connection.clone(), self.id);
             let withdraw = Frame { kind: FrameKind::Withdraw, id, body: Bytes::new() };
-            self.connection.tasks.spawn_on(async move { connection.send(withdraw).await }, &runtime);
+            let send = async move { connection.clone().send(connection.turn().await?, withdraw).await };
+            self.connection.tasks.spawn_on(send, &runtime);
         }
     }
 }

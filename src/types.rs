@@ -3,11 +3,14 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smol_str::SmolStr;
 
 mod members;
 pub(crate) mod open_enum;
@@ -60,24 +63,21 @@ pub(crate) fn ceil_ms(duration: Duration) -> u64 {
 }
 
 /// A lease's name: `[A-Za-z0-9][A-Za-z0-9._:/-]*`, at most [`MAX_NAME_BYTES`] bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct LeaseName(Arc<str>);
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseName(SmolStr);
 
 /// The id of a holder: 1 to [`MAX_HOLDER_BYTES`] bytes of the caller's choice, without control characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HolderId(Arc<str>);
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HolderId(SmolStr);
 
 /// The name of a principal or of a role: `[A-Za-z0-9][A-Za-z0-9._:@-]*`, at most [`MAX_ACCESS_NAME_BYTES`] bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "server",
     derive(utoipa::ToSchema),
     schema(value_type = String, max_length = 64, pattern = "^[A-Za-z0-9][A-Za-z0-9._:@-]*$")
 )]
-pub struct AccessName(Arc<str>);
+pub struct AccessName(SmolStr);
 
 /// A lease's metadata: keys and values of the holder, at most [`MAX_METADATA_ENTRIES`] and [`MAX_METADATA_BYTES`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,8 +95,8 @@ impl LeaseName {
     /// # Errors
     ///
     /// [`InvalidValue::TooLong`] or [`InvalidValue::Name`].
-    pub fn new(name: impl Into<Arc<str>>) -> Result<LeaseName, InvalidValue> {
-        let name = name.into();
+    pub fn new(name: impl AsRef<str>) -> Result<LeaseName, InvalidValue> {
+        let name = name.as_ref();
         let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
         if name.len() > MAX_NAME_BYTES {
@@ -105,7 +105,7 @@ impl LeaseName {
         if !starts_well || !all_allowed {
             return Err(InvalidValue::Name(name.to_string()));
         }
-        Ok(LeaseName(name))
+        Ok(LeaseName(name.into()))
     }
 
     /// The name as text.
@@ -120,15 +120,15 @@ impl HolderId {
     /// # Errors
     ///
     /// [`InvalidValue::TooLong`] or [`InvalidValue::Holder`].
-    pub fn new(holder: impl Into<Arc<str>>) -> Result<HolderId, InvalidValue> {
-        let holder = holder.into();
+    pub fn new(holder: impl AsRef<str>) -> Result<HolderId, InvalidValue> {
+        let holder = holder.as_ref();
         if holder.len() > MAX_HOLDER_BYTES {
             return Err(InvalidValue::TooLong { what: "holder", bytes: holder.len(), max: MAX_HOLDER_BYTES });
         }
         if holder.is_empty() || holder.chars().any(char::is_control) {
             return Err(InvalidValue::Holder);
         }
-        Ok(HolderId(holder))
+        Ok(HolderId(holder.into()))
     }
 
     /// The id as text.
@@ -143,8 +143,8 @@ impl AccessName {
     /// # Errors
     ///
     /// [`InvalidValue::TooLong`] or [`InvalidValue::AccessName`].
-    pub fn new(name: impl Into<Arc<str>>) -> Result<AccessName, InvalidValue> {
-        let name = name.into();
+    pub fn new(name: impl AsRef<str>) -> Result<AccessName, InvalidValue> {
+        let name = name.as_ref();
         let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let all_allowed = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:@-".contains(&b));
         if name.len() > MAX_ACCESS_NAME_BYTES {
@@ -154,7 +154,7 @@ impl AccessName {
         if !starts_well || !all_allowed {
             return Err(InvalidValue::AccessName(name.to_string()));
         }
-        Ok(AccessName(name))
+        Ok(AccessName(name.into()))
     }
 
     /// The name as text.
@@ -261,6 +261,39 @@ impl fmt::Display for Ttl {
             Some(ms) => write!(f, "{ms}ms"),
             None => f.write_str("infinite"),
         }
+    }
+}
+
+/// As text, without a copy on the heap.
+macro_rules! serialize_as_text {
+    ($($type:ident),*) => {
+        $(impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                deserializer.deserialize_str(TextVisitor(PhantomData))
+            }
+        })*
+    };
+}
+
+serialize_as_text!(LeaseName, HolderId, AccessName);
+
+struct TextVisitor<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = InvalidValue>> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
     }
 }
 

@@ -481,6 +481,8 @@ pub enum InvalidValue {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
@@ -493,6 +495,33 @@ mod tests {
         // The bound counts bytes, not characters.
         assert_eq!(HolderId::new("\u{e9}".repeat(100)).expect("200 bytes").as_str().len(), 200);
         assert_eq!(HolderId::new(format!("h{}", "\u{e9}".repeat(100))).err(), too_long("holder"));
+    }
+
+    /// Short texts are kept without memory of their own, and long ones with it.
+    #[test]
+    fn names_of_each_length_have_the_order_hash_and_encoding_of_their_text() {
+        let texts: Vec<String> =
+            (1..=MAX_NAME_BYTES).map(|bytes| "a.1/-Z".chars().cycle().take(bytes).collect()).collect();
+        let names: Vec<LeaseName> = texts.iter().map(|text| LeaseName::new(text).expect("a valid name")).collect();
+        let places: HashMap<LeaseName, usize> = names.iter().cloned().zip(0..).collect();
+        for (place, (text, name)) in texts.iter().zip(&names).enumerate() {
+            assert_eq!((name.as_str(), places.get(text.as_str())), (text.as_str(), Some(&place)));
+            assert!(names.iter().zip(&texts).all(|(other, its)| name.cmp(other) == text.cmp(its)));
+            let json = serde_json::to_string(name).expect("a name is JSON");
+            assert_eq!(json, serde_json::to_string(text).expect("a string is JSON"));
+            assert_eq!(serde_json::from_str::<LeaseName>(&json).expect("its own JSON"), *name);
+            #[cfg(feature = "server")]
+            {
+                use crate::storage::codec::{decode, encode};
+                assert_eq!(encode(name), encode(text));
+                assert_eq!(decode::<LeaseName>(&encode(name), 1_000).as_ref(), Ok(name));
+            }
+        }
+        let escaped = serde_json::from_str::<LeaseName>(r#""a\u002fb""#).expect("a name with an escape");
+        assert_eq!(escaped.as_str(), "a/b");
+        let refused = |json| serde_json::from_str::<HolderId>(json).expect_err("no holder").to_string();
+        assert!(refused("5").starts_with("invalid type: integer `5`, expected a string"), "{}", refused("5"));
+        assert!(refused(r#""""#).contains("1 to 200 bytes"), "{}", refused(r#""""#));
     }
 
     #[test]

@@ -31,26 +31,33 @@ impl<T> Outbox<T> {
         self.added.notify_one();
     }
 
-    /// Writes all frames, in the order in which they were added, until `stop` or an error. Nothing may be written
-    /// afterwards: the last frame can be incomplete.
+    /// Writes all frames, in the order in which they were added, until `stop` or an error. After a stop, it still writes
+    /// what the kernel takes at once. Nothing may be written afterwards: the last frame can be incomplete.
     pub async fn write_to<W: AsyncWrite + Unpin>(&self, mut writer: W, stop: &CancellationToken) -> io::Result<()> {
         let mut bytes = BytesMut::new();
         loop {
             let kept = self.next_frames(&mut bytes);
-            let step = async {
-                if bytes.is_empty() {
+            if bytes.is_empty() {
+                if stop.is_cancelled() {
+                    return Ok(());
+                }
+                let added = async {
                     self.added.notified().await;
                     // Other tasks that are ready to run can add their frames to this write.
                     tokio::task::yield_now().await;
-                    return Ok(());
-                }
+                };
+                stop.run_until_cancelled(added).await;
+                continue;
+            }
+            let write = async {
                 writer.write_all(&bytes).await?;
                 // TLS buffers a part of a frame if the socket is full.
                 writer.flush().await
             };
-            match stop.run_until_cancelled(step).await {
-                Some(done) => done?,
-                None => return Ok(()),
+            tokio::select! {
+                biased;
+                written = write => written?,
+                () = stop.cancelled() => return Ok(()),
             }
             drop(kept);
             bytes.clear();
@@ -205,6 +212,22 @@ mod tests {
         written.expect("no panic").expect("a stop is no error");
         read.expect("readable");
         assert!(rest.len() < MAX_WRITE, "a stop cuts the frame, and no frame follows it");
+    }
+
+    /// The requests that end just before a stop have their answers.
+    #[tokio::test]
+    async fn stop_does_not_drop_a_frame_that_can_be_written() {
+        let (outbox, writes, stop) = (Arc::new(Outbox::new()), Writes::default(), CancellationToken::new());
+        let writing = tokio::spawn({
+            let (outbox, writes, stop) = (outbox.clone(), writes.clone(), stop.clone());
+            async move { outbox.write_to(writes, &stop).await }
+        });
+        tokio::task::yield_now().await;
+        outbox.add(frame(1, 8), ());
+        stop.cancel();
+        let ended = tokio::time::timeout(HANG_TIMEOUT, writing).await.expect("a stop ends the writer");
+        ended.expect("no panic").expect("a stop is no error");
+        assert_eq!(ids(&writes).await, [[1]]);
     }
 
     #[tokio::test]

@@ -4,7 +4,8 @@
 //! leave, opens it with the real store, and compares it with the writes acknowledged before that point. Some rebuilt
 //! disks serve as the start of further runs and further cuts, also while the store opens.
 //!
-//! `TENURE_POWER_CUTS` sets the number of cuts (default 200), and `TENURE_POWER_SEED` the first seed. A long run:
+//! `TENURE_POWER_CUTS` sets the number of cuts (default 100), and `TENURE_POWER_SEED` the first seed. In a short run, each
+//! event has one cut for each hundred. A long run:
 //!
 //! ```text
 //! TENURE_POWER_CUTS=2000 cargo test --release --test powercut -- --nocapture
@@ -65,7 +66,6 @@ fn acknowledged_writes_survive_a_power_cut() {
 #[test]
 fn power_cut_while_opening_loses_nothing() {
     const DISKS: usize = 24;
-    const CUTS_PER_EVENT: usize = 2;
     let mut tally = Tally::default();
     let mut torn = 0;
     let run = record(scratch().path(), first_seed() + 3, Image::default(), View::default(), 400);
@@ -82,7 +82,7 @@ fn power_cut_while_opening_loses_nothing() {
         if !is_torn && disk % 8 != 0 {
             continue;
         }
-        let points = (0..=opening.opened).flat_map(|point| [point; CUTS_PER_EVENT]);
+        let points = (0..=opening.opened).flat_map(|point| std::iter::repeat_n(point, cuts_per_event()));
         cut_run(&opening, HonoredSyncs::All, points.collect(), &mut tally);
     }
     println!("cuts survived: {} of {}, opens with a torn group: {torn}", tally.cuts - tally.lost(), tally.cuts);
@@ -160,8 +160,13 @@ fn checker_notices_missing_directory_syncs() {
 }
 
 fn cuts() -> usize {
-    let text = std::env::var("TENURE_POWER_CUTS").unwrap_or_else(|_| "200".to_string());
+    let text = std::env::var("TENURE_POWER_CUTS").unwrap_or_else(|_| "100".to_string());
     text.parse().expect("TENURE_POWER_CUTS is a number")
+}
+
+/// The cuts at each event of a run with few events. They differ in the unsynced changes that they leave.
+fn cuts_per_event() -> usize {
+    (cuts() / 100).max(1)
 }
 
 fn first_seed() -> u64 {

@@ -11,10 +11,7 @@ use tenure::storage::{DiskStorage, Identity, Opened};
 use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::View;
 use crate::recorder::{Event, Recorder};
-use crate::{first_seed, scratch};
-
-/// Cuts at each point. They differ in the unsynced changes that they leave.
-const CUTS_PER_EVENT: usize = 4;
+use crate::{cuts_per_event, first_seed, scratch};
 
 /// The directory in the archives of `tests/formats`.
 const DATA: &str = "data";
@@ -80,7 +77,7 @@ fn cut_everywhere(base: &Image, events: &[Event], honored: HonoredSyncs, whole: 
     let (mut disk, mut cuts, mut failures) = (Disk::new(base, honored), 0, Vec::new());
     for (n, event) in events.iter().enumerate() {
         disk.apply(event);
-        for _ in 0..CUTS_PER_EVENT {
+        for _ in 0..cuts_per_event() {
             cuts += 1;
             let failed = check(&disk.cut(&mut rng), whole).err();
             failures.extend(failed.map(|what| format!("cut behind event {n} of {}: {what}", events.len())));

@@ -18,10 +18,7 @@ use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::history::View;
 use crate::recorder::{Event, Recorder};
 use crate::workload::{DATA_DIR, identity};
-use crate::{first_seed, scratch};
-
-/// Cuts at each point. They differ in the unsynced changes that they leave.
-const CUTS_PER_EVENT: usize = 4;
+use crate::{cuts_per_event, first_seed, scratch};
 
 /// Saves a backup of a cluster with a held lease.
 async fn save_backup(folder: &Path) {
@@ -84,7 +81,7 @@ fn cut_everywhere(events: &[Event], honored: HonoredSyncs, backup: &Path, whole:
     for (n, event) in events.iter().enumerate() {
         disk.apply(event);
         is_acknowledged |= matches!(event, Event::Acknowledged(_));
-        for _ in 0..CUTS_PER_EVENT {
+        for _ in 0..cuts_per_event() {
             let image = disk.cut(&mut rng);
             cuts += 1;
             let failed = check(&image, backup, whole, is_acknowledged).err();

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use crate::disk::{Disk, HonoredSyncs, Image};
 use crate::recorder::{Event, Recorder};
 use crate::workload::DATA_DIR;
-use crate::{first_seed, scratch};
+use crate::{cuts_per_event, first_seed, scratch};
 
 const SHORT: Duration = Duration::from_millis(60);
 const MIDDLE: Duration = Duration::from_millis(90);
@@ -27,9 +27,6 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// The leadership lease of each run of the node. It rises, falls and stays the same.
 const LEASES: [Duration; 6] = [MIDDLE, LONG, SHORT, SHORT, LONG, MIDDLE];
-
-/// Cuts at each point. They differ in the unsynced changes that they leave.
-const CUTS_PER_EVENT: usize = 4;
 
 /// Starts and stops a node once for each leadership lease. `Acknowledged` follows each start. `Marker` marks the end of
 /// the previous run's vote leases: one leadership lease after the end of that run.
@@ -92,7 +89,7 @@ fn cut_everywhere(events: &[Event], honored: HonoredSyncs) -> (usize, Vec<String
     for (n, event) in events.iter().enumerate() {
         disk.apply(event);
         let least = in_force(&events[..=n]);
-        for _ in 0..CUTS_PER_EVENT {
+        for _ in 0..cuts_per_event() {
             let image = disk.cut(&mut rng);
             cuts += 1;
             failures.extend(check(&image, least).err().map(|what| format!("cut behind event {n}: {what}")));

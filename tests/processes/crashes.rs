@@ -18,7 +18,7 @@ use crate::steady::{safety, steady};
 steady!(leases_outlive_kill_9_of_the_leader, kill_9_of_all_three_loses_nothing);
 
 /// The number of leader kills, unless `TENURE_KILLS` sets it.
-const KILLS: usize = 10;
+const KILLS: usize = 4;
 const HOLDERS: usize = 20;
 const LEASES_EACH: usize = 5;
 /// A delay of the machine between two renewals costs no lease.

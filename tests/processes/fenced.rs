@@ -22,7 +22,7 @@ steady!(database_refuses_late_writes_of_a_paused_holder);
 
 const TABLES: &str = include_str!("../../examples/fenced_postgres/schema.sql");
 /// The total number of pauses, unless `TENURE_PAUSES` sets it.
-const PAUSES: usize = 200;
+const PAUSES: usize = 64;
 /// The number of leases. Two workers compete for each.
 const LEASES: usize = 8;
 const TTL_MS: u64 = 400;

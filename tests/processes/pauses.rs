@@ -16,7 +16,7 @@ use crate::steady::strict;
 strict!(stopped_processes_cause_no_stale_leader_reads,);
 
 /// The number of answered reads, unless `TENURE_READS` sets it.
-const READS: usize = 10_000;
+const READS: usize = 2_000;
 /// Longer than every leadership lease of the profile: 325 ms plus drift.
 const PAUSE: Duration = Duration::from_millis(900);
 const HEALTHY: Duration = Duration::from_millis(700);

@@ -31,7 +31,7 @@ async fn sigterm_transfers_leadership_and_ends_in_time() {
     let token = client.acquire("jobs", "a", 60_000).await;
     let prober = Prober::start(client.clone()).await;
     let (mut gaps, mut ends) = (Vec::new(), Vec::new());
-    for _ in 0..5 {
+    for _ in 0..3 {
         let leader = cluster.leader().await;
         let asked = Instant::now();
         cluster.node(leader).signal(Signal::TERM);

@@ -34,7 +34,7 @@ const PATIENT: [(&str, &str); 1] = [("EXAMPLE_TTL_MS", "5000")];
 pub const LONG_TTL: [(&str, &str); 1] = [("EXAMPLE_TTL_MS", "60000")];
 const POLL: Duration = Duration::from_millis(10);
 /// Faults of each kind.
-const FAULTS: usize = 6;
+const FAULTS: usize = 4;
 /// The limit for the rest of the tasks after the faults.
 const REST: Duration = Duration::from_secs(90);
 const DONE: &str = "SELECT count(*) FROM tasks WHERE processed_at IS NOT NULL";

@@ -512,3 +512,148 @@ async def test_grant_whose_deadline_has_passed_is_unknown(server: ScriptedServer
         assert job.state == states.Idle()
         server.on("explain", standing("holds", lease=lease()))
         assert await job.release() is True
+
+
+def late_grant(refusal: Answer) -> tuple[Handler, Handler, Handler]:
+    """A cluster with one lease. It applies the first claim of "me" late.
+
+    Before that, it refuses the second attempt of that claim, and the next claim. Returns the handlers of acquire, release
+    and explain.
+    """
+    attempts: list[Request] = []
+    holders: list[str] = []
+
+    def acquire(request: Request) -> Answer:
+        if request.body["holder"] != "me":
+            return HELD if holders else granted(holder=request.body["holder"])
+        attempts.append(request)
+        if len(attempts) <= 2:
+            return CLOSE if len(attempts) == 1 else HELD
+        holders[:] = ["me"]
+        return refusal
+
+    def release(_: Request) -> Answer:
+        was_held = bool(holders)
+        holders.clear()
+        return Answer({"released": was_held})
+
+    return acquire, release, lambda _: standing("holds", lease=lease()) if holders else standing("unknown")
+
+
+@pytest.mark.parametrize("refusal", [problem("no_leader", 503), problem("forbidden", 403), HELD])
+@pytest.mark.parametrize("is_shutdown", [True, False])
+async def test_refused_claim_does_not_resolve_an_earlier_unknown_one(
+    server: ScriptedServer, clock: ManualClock, refusal: Answer, is_shutdown: bool
+) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m, LeaseManager(server.urls, clock=clock) as other:
+        for action, handler in zip(("acquire", "release", "explain"), late_grant(refusal), strict=True):
+            server.on(action, handler)
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(Unknown):
+            await job.acquire()
+        with pytest.raises((Refused, Unavailable)):
+            await job.acquire()
+        with pytest.raises(Refused):
+            await other.handle("job", ttl=3).acquire()
+        if is_shutdown:
+            assert await m.manager.shutdown() == []
+        else:
+            assert await job.release() is True
+        assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
+        assert await other.handle("job", ttl=3).acquire() == TOKEN
+
+
+async def test_cancelled_claim_keeps_an_earlier_unknown_one(server: ScriptedServer, clock: ManualClock) -> None:
+    answer = asyncio.Event()
+    attempts = [CLOSE, HELD]
+
+    async def acquire(_: Request) -> Answer:
+        if attempts:
+            return attempts.pop(0)
+        await answer.wait()
+        return problem("forbidden", 403)
+
+    async with managed(server, clock) as m:
+        server.on("acquire", acquire)
+        server.on("explain", standing("holds", lease=lease()))
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(Unknown):
+            await job.acquire()
+        acquiring = asyncio.ensure_future(job.acquire())
+        await server.received("acquire", 3)
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        answer.set()
+        assert await job.release() is True
+
+
+async def test_abandoned_wait_is_resolved_before_the_next_claim(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda request: hang(request) if "wait_ms" in request.body else HELD)
+        server.on("explain", in_turn(standing("waits", waiter={}), standing("holds", lease=lease())))
+        job = m.manager.handle("job", ttl=30)
+        waiting = asyncio.ensure_future(job.acquire(wait=30))
+        await server.received("acquire")
+        following = asyncio.ensure_future(job.acquire())
+        for _ in range(5):
+            # It waits for the other acquire in this process.
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(Refused):
+            await following
+        assert [request.action for request in server.requests] == ["acquire", "explain", "explain", "release", "acquire"]
+        assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
+
+
+async def test_no_claim_is_sent_after_a_shutdown(server: ScriptedServer, clock: ManualClock) -> None:
+    answer = asyncio.Event()
+
+    async def release(_: Request) -> Answer:
+        await answer.wait()
+        return Answer({"released": True})
+
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        clock.now += 3
+        server.on("release", release)
+        acquiring = asyncio.ensure_future(job.acquire())
+        await server.received("release")
+        closing = asyncio.ensure_future(m.manager.shutdown())
+        await m.until(lambda: m.manager._core._claims_resolved.is_set())
+        answer.set()
+        with pytest.raises(ShutDown):
+            await acquiring
+        assert await closing == []
+        assert len(server.of("acquire")) == 1
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+async def test_shutdown_releases_a_lease_that_the_local_clock_ended(
+    server: ScriptedServer, clock: ManualClock, is_released: bool
+) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        # The cluster renews the lease, and the answers are lost.
+        m.fail_renewals(CLOSE)
+        await m.pass_time(3)
+        await m.until(lambda: job.state.kind == "lost")
+        assert server.of("release") == []
+        if not is_released:
+            server.on("release", problem("no_leader", 503))
+        assert [name for name, _ in await m.manager.shutdown()] == ([] if is_released else ["job"])
+        assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
+
+
+async def test_shutdown_sends_no_release_of_an_expired_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        clock.now += 100
+        await m.until(lambda: job.state.kind == "lost")
+        assert await m.manager.shutdown() == []
+        assert server.of("release") == []

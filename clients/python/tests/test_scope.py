@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from managers import Managed, managed
-from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lost, problem, renewed
+from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, lost, problem, renewed
 from tenure import Lease, LeaseLost, Loss, Refused, Unavailable, states
+from tenure._election import Leadership
+from tenure._guard import Guard
 
 HELD = problem("held", 409, holder="other")
 
@@ -407,3 +409,211 @@ async def test_refused_hand_over_releases_a_lease_without_a_body(
         assert len(server.of("release")) == 1
         assert m.manager.handle("job").state == states.Released(TOKEN)
         assert not m.manager.handle("job").is_held
+
+
+@pytest.mark.parametrize(("call", "action", "result"), [("resign", "release", True), ("hand_over", "handover", "next")])
+async def test_end_of_a_leadership_by_another_task_ends_the_body_first(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, call: str, action: str, result: object
+) -> None:
+    order = []
+    elected: asyncio.Future[Leadership] = asyncio.get_running_loop().create_future()
+
+    async def lead(m: Managed) -> None:
+        async with m.manager.election("job", ttl=3).leader() as leadership:
+            order.append("work")
+            elected.set_result(leadership)
+            try:
+                await forever()
+            finally:
+                await asyncio.sleep(0.01)
+                order.append("end of the work")
+
+    def end(request: Request) -> Answer:
+        order.append(request.action)
+        return Answer({"released": True} if request.action == "release" else lease(holder="next", token=TOKEN + 1))
+
+    async with managed(server, clock) as m:
+        server.on("release", end)
+        server.on("handover", end)
+        task = asyncio.ensure_future(lead(m))
+        leadership = await elected
+        exclusive = leadership.lease._hold.exclusive
+        unlocks: list[str] = []
+        unlock = exclusive.release
+
+        def counted() -> None:
+            unlocks.append(order[-1])
+            unlock()
+
+        monkeypatch.setattr(exclusive, "release", counted)
+        assert await getattr(leadership, call)() == result
+        with pytest.raises(LeaseLost) as caught:
+            await task
+        assert caught.value.why == Loss.RELEASED
+        assert order == ["work", "end of the work", action]
+        assert unlocks == ["end of the work"]
+        assert not exclusive.locked()
+
+
+async def test_second_leave_of_a_guard_keeps_the_next_guard(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        guards = [Guard(m.manager._core, job._hold) for _ in range(2)]
+        await guards[0].enter(0)
+        await guards[0].leave()
+        await guards[1].enter(0)
+        await guards[0].leave()
+        assert job._hold.exclusive.locked()
+        assert job._hold.guard is guards[1]
+        await guards[1].leave()
+        assert len(server.of("release")) == 2
+
+
+async def test_leader_can_resign_in_its_body(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        async with m.manager.election("job", ttl=3).leader() as leadership:
+            assert await leadership.resign() is True
+            assert await leadership.resign() is False
+            await asyncio.sleep(0.01)
+            assert not leadership.is_leader
+        assert len(server.of("release")) == 1
+
+
+async def test_run_goes_on_after_a_refused_hand_over(server: ScriptedServer, clock: ManualClock) -> None:
+    async def work(job: Lease) -> bool:
+        with pytest.raises(Refused) as caught:
+            await job.hand_over()
+        assert caught.value.code == "no_such_waiter"
+        await asyncio.sleep(0)
+        assert server.of("release") == []
+        return job.is_held
+
+    async with managed(server, clock) as m:
+        server.on("handover", problem("no_such_waiter", 409))
+        assert await m.manager.handle("job", ttl=3).run(work) is True
+        assert len(server.of("release")) == 1
+
+
+@pytest.mark.parametrize(("call", "result"), [("release", True), ("hand_over", "next")])
+async def test_run_goes_on_without_the_lease_that_it_gave_up(
+    server: ScriptedServer, clock: ManualClock, call: str, result: object
+) -> None:
+    async def work(job: Lease) -> object:
+        ended = await getattr(job, call)()
+        await asyncio.sleep(0)
+        clock.now += 100
+        await asyncio.sleep(0)
+        assert not job.is_held
+        return ended
+
+    async with managed(server, clock) as m:
+        server.on("handover", Answer(lease(holder="next", token=TOKEN + 1)))
+        assert await m.manager.handle("job", ttl=3).run(work) == result
+
+
+async def test_run_reads_the_clock_during_its_hand_over(server: ScriptedServer, clock: ManualClock) -> None:
+    async def work(job: Lease) -> None:
+        await job.hand_over()
+        raise AssertionError("the work goes on after the deadline")
+
+    def hand_over(_: Request) -> Answer:
+        clock.now += 100
+        return problem("no_such_waiter", 409)
+
+    async with managed(server, clock) as m:
+        server.on("handover", hand_over)
+        with pytest.raises(LeaseLost):
+            await m.manager.handle("job", ttl=3).run(work)
+
+
+@pytest.mark.parametrize("call", ["release", "hand_over"])
+@pytest.mark.parametrize("guard_is_first", [True, False])
+async def test_release_that_is_cancelled_at_the_end_of_the_body_releases(
+    server: ScriptedServer, clock: ManualClock, call: str, guard_is_first: bool
+) -> None:
+    entered = asyncio.Event()
+    ending: list[asyncio.Task[object]] = []
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            entered.set()
+            try:
+                await forever()
+            finally:
+                # There is no `await` between this and the end of the body.
+                if guard_is_first:
+                    asyncio.get_running_loop().call_soon(ending[0].cancel)
+                else:
+                    ending[0].cancel()
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        job = m.manager.handle("job")
+        ending.append(asyncio.ensure_future(getattr(job, call)()))
+        with pytest.raises(asyncio.CancelledError):
+            await ending[0]
+        with pytest.raises(LeaseLost):
+            await task
+        await m.until(lambda: not m.manager._core._tasks)
+        assert (len(server.of("release")), len(server.of("handover"))) == (1, 0)
+        assert not job.is_held
+
+
+async def test_renewal_refused_by_the_own_hand_over_is_no_loss(server: ScriptedServer, clock: ManualClock) -> None:
+    is_sent = asyncio.Event()
+
+    async def renew(_: Request) -> Answer:
+        await is_sent.wait()
+        return lost("handed_over")
+
+    async with managed(server, clock) as m:
+        async with m.manager.lease("job", ttl=3) as job:
+            grant = m.manager._core._holds["job"].grant
+            assert grant is not None
+
+            async def hand_over(_: Request) -> Answer:
+                is_sent.set()
+                await m.until(lambda: not grant.is_renewing or grant.end is not None)
+                return Answer(lease(holder="next", token=TOKEN + 1))
+
+            server.on("renew", renew)
+            server.on("handover", hand_over)
+            clock.now += 1.11
+            m.wake()
+            await server.received("renew")
+            assert await job.hand_over() == "next"
+        assert job.state == states.Released(TOKEN)
+
+
+async def test_shutdown_waits_for_the_body_of_a_lost_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    order = []
+    goes_on = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3):
+            try:
+                m.fail_renewals()
+                await m.pass_time(3)
+                await forever()
+            finally:
+                order.append("loss")
+                await goes_on.wait()
+                order.append("end of the work")
+
+    def release(_: Request) -> Answer:
+        order.append("release")
+        return Answer({"released": True})
+
+    async with managed(server, clock) as m:
+        server.on("release", release)
+        task = asyncio.ensure_future(work(m))
+        await m.until(lambda: bool(order))
+        closing = asyncio.ensure_future(m.manager.shutdown())
+        await m.until(lambda: m.manager._core._claims_resolved.is_set())
+        goes_on.set()
+        assert await closing == []
+        with pytest.raises(LeaseLost) as caught:
+            await task
+        assert caught.value.why == Loss.UNREACHABLE
+        assert order == ["loss", "end of the work", "release"]

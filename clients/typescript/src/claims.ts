@@ -56,6 +56,8 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
       // The cluster would answer with the token of the old grant. Work under that grant may still run, so the new work
       // must get a new token.
       await sendRelease(core, record, record.unreleased, stop);
+      // A claim that is sent after an abort would wait until its answer arrives.
+      stop.throwIfAborted();
     }
     // The clock is read before the request: the cluster starts the ttl later.
     const sent = core.clock.now();
@@ -101,16 +103,23 @@ function expiryOf(claim: ClaimOptions): number {
 /** A claim in flight. */
 class SentClaim {
   readonly waits: boolean;
+  /**
+   * The cluster may have granted an earlier claim. A refusal of this claim does not prove the opposite: a waiter that
+   * claims without a wait keeps its position in the queue.
+   */
+  readonly wasAmbiguous: boolean;
   readonly #abort = new AbortController();
   readonly #answer: Promise<LeaseInfo>;
   isAnswered = false;
 
   constructor(core: Core, record: NameRecord, { claim, wait }: ParsedAcquire) {
     this.waits = wait > 0;
+    const now = core.clock.now();
+    this.wasAmbiguous = record.isOpen(now);
     // Until the answer arrives, the cluster may have granted the claim.
     record.isAmbiguous = true;
     record.claim = claim;
-    record.forgetAt = core.clock.now() + expiryOf(claim) + wait;
+    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, now + expiryOf(claim) + wait);
     const body = { holder: core.holder, ...claim };
     this.#answer = core.client.acquire(record.name, body, wait, this.#abort.signal).finally(() => {
       this.isAnswered = true;
@@ -135,7 +144,7 @@ class SentClaim {
       if (stop.aborted) {
         return undefined;
       }
-      record.isAmbiguous = !(error instanceof Refused || error instanceof Unavailable);
+      record.isAmbiguous = this.wasAmbiguous || !(error instanceof Refused || error instanceof Unavailable);
       throw error;
     }
   }
@@ -208,7 +217,7 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
     }
   } catch (error) {
     if (error instanceof Refused || error instanceof Unavailable) {
-      record.isAmbiguous = false;
+      record.isAmbiguous = sent.wasAmbiguous;
       return;
     }
   } finally {

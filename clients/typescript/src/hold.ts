@@ -154,6 +154,16 @@ export class Hold {
     }
   }
 
+  /** Applies the refusal of a renewal. */
+  renewalRefused(why: LossReason): void {
+    if (why === "handed_over" && this.#isPaused) {
+      // The hand-over in progress has succeeded, if it is that one. Its own answer decides.
+      this.renewalFailed();
+    } else {
+      this.lose(why);
+    }
+  }
+
   /** Ends the grant as lost. */
   lose(why: LossReason): void {
     this.#end({ status: "lost", token: this.token, why }, why);

@@ -134,7 +134,7 @@ function apply(hold: Hold, result: RenewResult | undefined, sent: number): void 
   if (grant !== undefined) {
     hold.renewed(grant.lasting, sent);
   } else if (result?.problem?.why) {
-    hold.lose(lossReason(result.problem.why));
+    hold.renewalRefused(lossReason(result.problem.why));
   } else {
     hold.renewalFailed();
   }

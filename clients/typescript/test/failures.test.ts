@@ -1,6 +1,15 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import { Election, type Lease, LeaseLost, LeaseManager, type ManagerOptions, Unavailable, Unknown } from "tenure";
+import {
+  Election,
+  type Lease,
+  LeaseLost,
+  LeaseManager,
+  type ManagerOptions,
+  Refused,
+  Unavailable,
+  Unknown,
+} from "tenure";
 import { parseGrant } from "#dist/grant.js";
 import { ManualClock } from "./support/clock.js";
 import {
@@ -9,6 +18,8 @@ import {
   lease,
   problem,
   type Replies,
+  type Reply,
+  renewed,
   ScriptedServer,
   standing,
   TOKEN,
@@ -242,4 +253,116 @@ test("lost_leadership_is_not_established", async () => {
     leadership.establish(() => fenced++),
     LeaseLost,
   );
+});
+
+/**
+ * Replies like a cluster with one lease. It applies the first claim of "me" late: after it has refused the second attempt
+ * of that claim, and the next claim.
+ */
+function lateGrant(refusal: Reply): Replies {
+  let holder: string | undefined;
+  let attempts = 0;
+  return {
+    acquire: ({ body }) => {
+      if (body.holder !== "me") {
+        return holder === undefined ? { body: lease("job", TOKEN) } : problem(409, "held", { holder });
+      }
+      attempts++;
+      if (attempts <= 2) {
+        return attempts === 1 ? "close" : problem(409, "held");
+      }
+      holder = "me";
+      return refusal;
+    },
+    release: () => {
+      const released = holder !== undefined;
+      holder = undefined;
+      return { body: { released } };
+    },
+    explain: () =>
+      standing(holder === undefined ? { status: "unknown" } : { status: "holds", lease: lease("job", TOKEN) }),
+  };
+}
+
+for (const [code, refusal, error] of [
+  ["no_leader", problem(503, "no_leader"), Unavailable],
+  ["forbidden", problem(403, "forbidden"), Refused],
+  ["held", problem(409, "held"), Refused],
+] as const) {
+  for (const [end, result] of [
+    ["release", true],
+    ["shutdown", []],
+  ] as const) {
+    test(`${end}_resolves_an_unknown_claim_before_one_with_${code}`, async () => {
+      script(lateGrant(refusal));
+      const holder = manager({ operationTimeout: "1s" });
+      await assert.rejects(holder.acquire("job", { ttl: "infinite" }), Unknown);
+      await assert.rejects(holder.acquire("job", { ttl: TTL }), error);
+      // The first claim has no end, although the second one has.
+      clock.advance(2 * TTL);
+      const other = manager({ holder: "other" });
+      await assert.rejects(other.acquire("job"), { code: "held" });
+      assert.deepEqual(end === "release" ? await holder.release("job") : await holder.shutdown(), result);
+      assert.equal((await other.acquire("job")).isHeld(), true);
+    });
+  }
+}
+
+test("cancelled_claim_keeps_an_earlier_unknown_claim", async () => {
+  const answer = deferred<Reply>();
+  const attempts = ["close", problem(409, "held"), answer.promise] as const;
+  script({
+    acquire: () => attempts[server.of("/acquire").length - 1] ?? "hang",
+    explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+  });
+  const holder = manager();
+  await assert.rejects(holder.acquire("job"), Unknown);
+  const cancel = new AbortController();
+  const acquiring = holder.acquire("job", { signal: cancel.signal });
+  await server.received("/acquire", 3);
+  cancel.abort(new Error("not needed any more"));
+  await assert.rejects(acquiring, /not needed any more/);
+  answer.resolve(problem(403, "forbidden"));
+  assert.equal(await holder.release("job"), true);
+});
+
+test("no_claim_is_sent_after_an_abort", async () => {
+  const holder = manager({ operationTimeout: "5s" });
+  const held = await holder.acquire("job");
+  script({ release: () => problem(503, "no_leader") });
+  await assert.rejects(held.release(), Unavailable);
+  const answer = deferred<Reply>();
+  let releases = 0;
+  script({
+    release: () => (releases++ === 0 ? "close" : { body: { released: false } }),
+    explain: () => answer.promise,
+  });
+  const cancel = new AbortController();
+  const acquiring = holder.acquire("job", { signal: cancel.signal });
+  await server.received("/explain");
+  cancel.abort(new Error("not needed any more"));
+  answer.resolve(standing({ status: "ended", event: { event: "released", token: TOKEN } }));
+  await assert.rejects(acquiring, /not needed any more/);
+  assert.equal(server.of("/acquire").length, 1);
+});
+
+test("renewal_refused_by_the_own_hand_over_is_no_loss", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  const other = await holder.acquire("other");
+  const [renewal, handOver] = [deferred<Reply>(), deferred<Reply>()];
+  script({ renew: () => renewal.promise, handover: () => handOver.promise });
+  clock.advance(TTL / 3 + TTL / 30);
+  const batch = await server.received("/v1/renew");
+  const handed = held.handOver();
+  await server.received("/handover");
+  const [, kept] = renewed(batch).results;
+  assert.equal(kept?.name, "other");
+  const refusal = { code: "lost", detail: "lost", status: 409, why: "handed_over" };
+  const applied = new Promise((resolve) => other.onState(resolve));
+  renewal.resolve({ body: { results: [{ name: "job", problem: refusal }, kept] } });
+  await applied;
+  handOver.resolve({ body: lease("job", TOKEN, { holder: "next" }) });
+  assert.equal(await handed, "next");
+  assert.equal(held.state.status, "released");
 });

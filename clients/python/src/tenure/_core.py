@@ -62,8 +62,6 @@ class Core:
         self._holds: WeakValueDictionary[str, Hold] = WeakValueDictionary()
         # The records that a new handle must find: without them, a claim could return the token of earlier work.
         self._unresolved: dict[str, Hold] = {}
-        # Leases that a failed release or unfinished work left held at the cluster, and when they expire there.
-        self._left_held: dict[str, tuple[float, Hold]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._keeper_task: asyncio.Task[None] | None = None
 
@@ -122,7 +120,8 @@ class Core:
             return await self._claim(hold, max(wait - (self.clock() - begun), 0.0)), True
         finally:
             self.remember(hold)
-            hold.operation.release()
+            if hold.resolver is None:
+                hold.operation.release()
 
     def _check_open(self) -> None:
         if self.closing.is_set():
@@ -136,10 +135,15 @@ class Core:
             # The cluster would answer a claim with the token of the old grant. Work under that grant may still run, so
             # the new work must get a new token.
             await self.send_release(hold, hold.token_before_claim)
+            # A shutdown that began during the release does not resolve a later claim.
+            self._check_open()
         options = hold.options
         body = options.request(hold.holder)
         if wait > 0:
             body["wait_ms"] = millis(wait)
+        # If an earlier claim may have been granted, a refusal of this one does not prove the opposite: a waiter that claims
+        # without a wait keeps its position in the queue.
+        was_ambiguous = hold.is_ambiguous
         # Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
         hold.is_ambiguous = True
         # This reading comes before the request: the cluster starts the ttl later.
@@ -155,11 +159,13 @@ class Core:
             if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
                 raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
         except asyncio.CancelledError:
-            self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))
+            # The resolver has the operation lock from now on, so that no other claim comes before it.
+            hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait > 0, was_ambiguous))
+            hold.resolver.add_done_callback(lambda _: _end_resolver(hold))
             raise
         except TenureError as error:
             if not self.closing.is_set():
-                hold.is_ambiguous = isinstance(error, Unknown)
+                hold.is_ambiguous = was_ambiguous or isinstance(error, Unknown)
             raise
         if self.closing.is_set():
             raise await self._ended_by_shutdown(hold)
@@ -249,18 +255,12 @@ class Core:
         until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
         token = hold.give_up()
         if token is not None:
-            hold.undrained_token = token
-            self._keep_left_held(hold, until)
+            hold.undrained_token, hold.left_until = token, until
+            self.remember(hold)
         raise local_refusal("not_drained", NOT_DRAINED)
 
     def _keep_unreleased(self, hold: Hold, token: int, until: float) -> None:
-        hold.unreleased_token = token
-        self._keep_left_held(hold, until)
-
-    def _keep_left_held(self, hold: Hold, until: float) -> None:
-        now = self.clock()
-        self._left_held = {name: left for name, left in self._left_held.items() if left[0] > now}
-        self._left_held[hold.name] = (until, hold)
+        hold.unreleased_token, hold.left_until = token, until
         self.remember(hold)
 
     async def send_release(self, hold: Hold, token: int) -> bool:
@@ -381,22 +381,21 @@ class Core:
                     continue
                 return hold.token(self.clock()) == token
 
-    async def _resolve_abandoned(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> None:
-        """Releases the grant of an abandoned claim, if the cluster granted it."""
-        async with hold.operation:
-            try:
-                if hold.granted_token is not None or not hold.is_ambiguous:
-                    return
-                if await self._is_certainly_not_granted(hold, claim, waits):
-                    hold.is_ambiguous = False
-                    self.remember(hold)
-                    return
+    async def _resolve_abandoned(
+        self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool, was_ambiguous: bool
+    ) -> None:
+        """Releases the grant of an abandoned claim, if the cluster granted it. The caller passes the operation lock on."""
+        try:
+            if await self._is_certainly_not_granted(hold, claim, waits):
+                hold.is_ambiguous &= was_ambiguous
+                self.remember(hold)
+            elif hold.is_ambiguous:
                 await self._release_ambiguous(hold)
-            except TenureError as error:
-                # Without a release, the lease expires by its ttl.
-                log.debug("the abandoned claim of lease %s is not resolved: %s", hold.name, error)
-            finally:
-                claim.cancel()
+        except TenureError as error:
+            # Without a release, the lease expires by its ttl.
+            log.debug("the abandoned claim of lease %s is not resolved: %s", hold.name, error)
+        finally:
+            claim.cancel()
 
     async def _is_certainly_not_granted(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> bool:
         """Waits for the answer to an abandoned claim.
@@ -471,8 +470,9 @@ class Core:
         finally:
             # After a cancellation, too: each abandoned acquire waits for this, and says what it knows.
             self._claims_resolved.set()
-        left_held = list(self._left_held.items())
-        left = _failures((name, self._release_left(hold)) for name, (until, hold) in left_held if until > self.clock())
+        now = self.clock()
+        left_held = [hold for hold in self._unresolved.values() if hold.token_before_claim and hold.left_until > now]
+        left = _failures((hold.name, self._release_left(hold)) for hold in left_held)
         for failures in await asyncio.gather(left, self.release_all()):
             failed += failures
         while self._tasks:
@@ -490,12 +490,21 @@ class Core:
             await self._release_ambiguous(hold)
 
     async def _release_left(self, hold: Hold) -> None:
-        """Repeats a failed release, and asks the cluster for a grant whose work did not end."""
+        """Releases a grant that ended here, and asks the cluster for a grant whose work did not end."""
         async with hold.operation:
-            if hold.failed_release is not None:
-                await self.send_release(hold, hold.failed_release)
+            token = hold.unreleased_token
+            if token is not None:
+                # The work of a grant that the local clock ended may still run.
+                if hold.failed_release is None and has_other_work(hold) and not await drain(hold):
+                    raise local_refusal("not_drained", NOT_DRAINED)
+                await self.send_release(hold, token)
             elif hold.undrained_token is not None and await self._was_released(hold, hold.undrained_token) is None:
                 raise local_refusal("not_drained", NOT_DRAINED)
+
+
+def _end_resolver(hold: Hold) -> None:
+    hold.resolver = None
+    hold.operation.release()
 
 
 _UNKNOWN_STANDING = "the cluster is newer than this client, and answered with an unknown standing of the holder"

@@ -213,9 +213,14 @@ class Leadership:
     async def resign(self) -> bool:
         """Releases the lease, so that the next candidate gets it at once. Returns `False` if it was lost before.
 
-        In the body of `Election.leader`, leave the body instead. If the release fails, the lease expires by its ttl, and the
-        manager logs the error. A cancellation does not stop the release.
+        After `Election.campaign`: if the release fails, the lease expires by its ttl, and the manager logs the error. A
+        cancellation does not stop the release.
+
+        In the body of `Election.leader`, leave the body instead. Another task can call `resign`. It then works like
+        `Lease.release`: it first cancels the body and waits for its end, and it raises the errors of `Lease.release`.
         """
+        if self._guard.task is not None:
+            return await self._election._core.release(self._guard.hold, grant=self._guard.grant)
         if self._has_left:
             return False
         self._has_left = True
@@ -224,11 +229,12 @@ class Leadership:
     async def hand_over(self, to: str | None = None) -> str | None:
         """Hands the leadership over to a waiting candidate: to the holder `to`, or to the first one.
 
-        Returns the new leader, or `None` if the leadership was lost before. The errors are those of `Lease.hand_over`.
+        Returns the new leader, or `None` if the leadership was lost before. As `Lease.hand_over`, the call first ends the
+        body of `Election.leader` in another task. The errors are those of `Lease.hand_over`.
         """
         if not self.is_leader:
             return None
-        new = await self._election._core.hand_over(self._guard.hold, to, drains=False, grant=self._guard.grant)
+        new = await self._election._core.hand_over(self._guard.hold, to, grant=self._guard.grant)
         if new is not None and self._guard.task is None:
             await self.resign()
         return new

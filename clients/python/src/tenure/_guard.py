@@ -95,6 +95,7 @@ class Guard:
         self.is_draining = False
         # Another task has ended the work.
         self.was_stopped = False
+        self._leaving: asyncio.Task[Loss | None] | None = None
 
     async def enter(self, wait: float) -> int:
         """Acquires the lease. Waits at most `wait` seconds for other guards and in the queue of the cluster."""
@@ -126,6 +127,14 @@ class Guard:
         return self.grant is not None and self.grant.is_held(self.core.clock())
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the grant was lost or its deadline has passed. A release or hand-over by the work itself is no loss."""
+        grant = self.grant
+        if grant is None:
+            return False
+        return grant.is_expired(self.core.clock()) if grant.end is None else isinstance(grant.end, states.Lost)
+
+    @property
     def ending(self) -> Loss | None:
         """Why the manager no longer renews the grant, if the grace has begun."""
         state = self.hold.state
@@ -136,13 +145,14 @@ class Guard:
         """Releases the lease after the work. Returns why the grant ended before the work, if it did.
 
         If the release fails, the lease expires by its ttl, and the manager logs the error. A cancellation does not stop
-        the release.
+        the release. A second call has no effect.
         """
-        self.work_ended.set()
-        # A cancellation must not leave `exclusive` locked, so everything that waits is in this task.
-        leaving = self.core.spawn(self._leave())
-        leaving.add_done_callback(lambda _: self.hold.exclusive.release())
-        return await asyncio.shield(leaving)
+        if self._leaving is None:
+            self.work_ended.set()
+            # A cancellation must not leave `exclusive` locked, so everything that waits is in this task.
+            self._leaving = self.core.spawn(self._leave())
+            self._leaving.add_done_callback(lambda _: self.hold.exclusive.release())
+        return await asyncio.shield(self._leaving)
 
     async def _leave(self) -> Loss | None:
         hold = self.hold
@@ -168,7 +178,7 @@ class Guard:
             if self.is_draining:
                 return
             if token in (hold.granted_token, hold.failed_release):
-                await self.core.release(hold, grant=self.grant)
+                await self.core.release(hold, drains=False, grant=self.grant)
             elif hold.unreleased_token == token:
                 # The work has ended, so the cluster need not wait for the expiry.
                 await self.core.send_release(hold, token)
@@ -232,11 +242,17 @@ async def drain(hold: Hold) -> bool:
     guard = hold.guard
     if guard is None or guard.end_work is None:
         return True
-    guard.is_draining = guard.was_stopped = True
+    guard.is_draining = True
+    # After a loss, the loss has ended the work.
+    guard.was_stopped = guard.was_stopped or hold.grant is guard.grant
     guard.end_work()
     drain_time = (hold.grant.options if hold.grant else hold.options).drain
     try:
-        return await set_within(guard.work_ended, drain_time)
-    finally:
-        # If the wait was cancelled, the guard releases the lease itself.
-        guard.is_draining = guard.work_ended.is_set()
+        guard.is_draining = await set_within(guard.work_ended, drain_time)
+    except asyncio.CancelledError:
+        guard.is_draining = False
+        if guard.work_ended.is_set():
+            # The guard may have seen `is_draining` already, and left the release to this task.
+            guard.core.spawn(guard._release())
+        raise
+    return guard.is_draining

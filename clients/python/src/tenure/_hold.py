@@ -56,6 +56,10 @@ class Hold:
         self.unreleased_token: int | None = None
         # A grant that was not released, because its work did not end in time. Only a new acquire releases it.
         self.undrained_token: int | None = None
+        # When the grant of these tokens has certainly expired at the cluster.
+        self.left_until = math.inf
+        # Resolves an abandoned claim. It has the operation lock until its end.
+        self.resolver: asyncio.Task[None] | None = None
         # When the keeper checks this lease again.
         self.check_at = math.inf
         self._ended = asyncio.Event()
@@ -151,11 +155,23 @@ class Hold:
         if grant.ending is None and not grant.is_expired(now):
             self._set_state(states.AtRisk(token, grant.left(now), grant.failures))
 
+    def renewal_refused(self, token: int, why: Loss, now: float) -> None:
+        """Applies the refusal of a renewal."""
+        grant = self.grant
+        if why is Loss.HANDED_OVER and grant is not None and grant.token == token and grant.is_paused:
+            # The hand-over in progress has succeeded, if it is that one. Its own answer decides.
+            grant.is_renewing = False
+            grant.retry(now)
+        else:
+            self.lose(token, why)
+
     def lose(self, token: int, why: Loss) -> None:
         """Ends the grant with this token as lost."""
         if self.grant is None or self.grant.token != token:
             return
         self.unreleased_token = token if why.is_by_own_clock else None
+        # The cluster can apply a renewal after the deadline that was sent before it.
+        self.left_until = self.grant.deadline + 2 * self.grant.ttl
         log.warning("lease %s with token %d was lost: %s", self.name, token, why.explanation)
         self._end(states.Lost(token, why))
 

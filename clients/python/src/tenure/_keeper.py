@@ -179,6 +179,6 @@ def apply_result(hold: Hold, token: int, result: RenewResult, sent: float, now: 
         hold.renewal_failed(token, now)
         return
     if why:
-        hold.lose(token, Loss.from_api(why))
+        hold.renewal_refused(token, Loss.from_api(why), now)
     else:
         hold.renewal_failed(token, now)

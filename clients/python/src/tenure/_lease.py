@@ -321,7 +321,7 @@ class _WhileHeld(Awaitable[T]):
         steps = self._work.__await__()
         error: BaseException | None = None
         while True:
-            if error is None and not guard.is_held:
+            if error is None and guard.is_lost:
                 error = interrupt.inject()
             try:
                 step = next(steps) if error is None else steps.throw(error)

@@ -47,7 +47,6 @@ struct Incoming<S: Storage> {
 struct Installed {
     from: NodeId,
     crc: u32,
-    vote: VoteRecord,
 }
 
 impl<S: Storage> RaftService<S> {
@@ -169,8 +168,8 @@ impl<S: Storage> RaftService<S> {
     async fn end_snapshot(&self, from: NodeId, by: VoteRecord, crc: u32) -> Reply {
         let mut installed = self.installed.clone().lock_owned().await;
         let Some(Incoming { writer, reader }) = self.incoming.lock().remove(&from) else {
-            let same = installed.as_ref().filter(|last| (last.from, last.crc) == (from, crc));
-            return same.map_or_else(no_snapshot, |last| Reply::SnapshotEnd { vote: last.vote });
+            let is_installed = installed.as_ref().is_some_and(|last| (last.from, last.crc) == (from, crc));
+            return if is_installed { self.confirm_snapshot(from, by).await } else { no_snapshot() };
         };
         if writer.crc() != crc {
             return Reply::Failed(format!(
@@ -190,11 +189,22 @@ impl<S: Storage> RaftService<S> {
         let (raft, by) = (self.raft.clone(), vote(by, from));
         let install = async move {
             let vote = raft.install_full_snapshot(by, snapshot).await.map(|response| vote_record(&response.vote));
-            *installed = vote.as_ref().ok().map(|&vote| Installed { from, crc, vote });
+            *installed = vote.is_ok().then_some(Installed { from, crc });
             vote
         };
         let vote: Result<VoteRecord, Fatal<TypeConfig>> = run_to_completion(install).await;
         vote.map_or_else(|error| Reply::Failed(error.to_string()), |vote| Reply::SnapshotEnd { vote })
+    }
+
+    /// Answers the sender of an installed snapshot. Its leadership lease counts the answer as an acknowledgement of this
+    /// transfer, which may be a later one of the same snapshot. So Raft checks whether this node still follows it.
+    async fn confirm_snapshot(&self, from: NodeId, by: VoteRecord) -> Reply {
+        let append = Append { vote: by, previous: None, commit: None, entries: Vec::new() };
+        match self.append(from, append, None).await {
+            Ok(AppendReply::HigherVote(vote)) => Reply::SnapshotEnd { vote },
+            Ok(_) => Reply::SnapshotEnd { vote: by },
+            Err(error) => Reply::Failed(error),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::super::wire::{self, Call, Reply};
+use super::super::wire::{self, Append, AppendReply, Call, Reply};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Acquire, Command, Outcome};
 use crate::node::{Answer, Consistency, Forward, Query, Request, StartError};
@@ -343,5 +343,34 @@ async fn sender_learns_the_end_of_a_long_installation() {
         let unknown = send(&cluster, from, slow, end(crc)).await;
         assert!(matches!(unknown, Reply::Failed(_)), "another snapshot, or another sender: {unknown:?}");
     }
+    cluster.shutdown().await;
+}
+
+/// The sender is a deposed leader that sends the same snapshot again. A message of the new leader arrives before the end of
+/// the second transfer.
+#[tokio::test(start_paused = true)]
+async fn deposed_sender_of_an_installed_snapshot_gets_the_higher_vote() {
+    let (mut cluster, leader, [slow, third]) = start().await;
+    hold(cluster.node(leader), "a").await;
+    cluster.crash(slow).await;
+    purge(&cluster, leader, "a").await;
+    // The test sends in place of the leader, and of the next one.
+    cluster.board.cut(leader, slow);
+    cluster.restart(slow).await;
+    let sent = own_snapshot(&cluster, leader);
+    assert_eq!(send_snapshot(&cluster, third, slow, &sent).await, sent.vote);
+    send(&cluster, third, slow, Call::SnapshotBegin).await;
+    send(&cluster, third, slow, Call::SnapshotBytes(sent.bytes.clone())).await;
+    let vote = VoteRecord { term: sent.vote.term + 10, candidate: Some(leader), committed: true };
+    let append = Call::Append(Append { vote, previous: None, commit: None, entries: Vec::new() });
+    cluster.board.heal();
+    let followed = send(&cluster, leader, slow, append).await;
+    assert!(matches!(followed, Reply::Append(AppendReply::Success)), "{followed:?}");
+    let Reply::SnapshotEnd { vote: answered } =
+        send(&cluster, third, slow, Call::SnapshotEnd { vote: sent.vote, crc: sent.crc }).await
+    else {
+        panic!("the snapshot is installed");
+    };
+    assert!(answered.term > sent.vote.term, "{answered:?}: a leader of {:?} leads", vote.term);
     cluster.shutdown().await;
 }

@@ -13,7 +13,7 @@ use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -346,12 +346,16 @@ impl Loaded {
         };
         let peers = verifier(false)?;
         let server = |verifier: Arc<dyn ClientCertVerifier>| {
-            ServerConfig::builder_with_provider(provider())
+            let mut config = ServerConfig::builder_with_provider(provider())
                 .with_protocol_versions(settings.versions())
                 .expect("the provider supports these versions")
                 .with_client_cert_verifier(verifier)
                 .with_single_cert(chain.clone(), key.clone_key())
-                .map_err(|error| invalid(&settings.key, error.to_string()))
+                .map_err(|error| invalid(&settings.key, error.to_string()))?;
+            // A resumed session has the certificate of its first connection, which may have expired.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+            Ok(config)
         };
         let mut http = server(verifier(settings.client_cert == ClientCertificates::Optional)?)?;
         http.alpn_protocols = vec![b"http/1.1".to_vec()];

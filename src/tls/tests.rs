@@ -379,6 +379,44 @@ async fn clients_present_certificates_if_the_node_requires_them() {
     assert!(ClientTls::trusting(missing).is_err());
 }
 
+/// A resumed session would have the certificate of the first connection, which can expire meanwhile.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn each_connection_of_a_client_presents_its_certificate() {
+    let ca = Authority::new();
+    let host = SanType::DnsName("localhost".try_into().expect("ASCII"));
+    ca.write("node-1", vec![host, SanType::URI(node_uri("a", 1).try_into().expect("ASCII"))], 2099);
+    ca.write("client", vec![], 2099);
+    let read = |name| (ca.path(name), std::fs::read(ca.path(name)).expect("readable"));
+    let (roots, chain, key) = (read("ca.pem"), read("client.pem"), read("client.key"));
+    let roots = certificate::roots(&roots.0, &roots.1).expect("valid");
+    let chain = certificate::certificates(&chain.0, &chain.1).expect("valid");
+    let key = certificate::key(&key.0, &key.1).expect("valid");
+    let node = NodeTls::load(&ca.settings().min_version(TlsVersion::V1_2), "a", 1).expect("valid");
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut config = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[version])
+            .expect("supported")
+            .with_root_certificates(roots.clone())
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .expect("the key belongs to the certificate");
+        config.resumption = rustls::client::Resumption::in_memory_sessions(8);
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        for connection in ["first", "second"] {
+            let (near, far) = tcp().await;
+            let name = rustls::pki_types::ServerName::try_from("localhost").expect("valid");
+            let (connected, accepted) = tokio::join!(connector.connect(name, near), node.accept_client(far));
+            let (mut near, mut far) = (connected.expect("trusted"), accepted.expect("trusted"));
+            // The client receives a ticket with the first bytes.
+            far.write_all(b"pong").await.expect("open");
+            near.read_exact(&mut [0; 4]).await.expect("open");
+            let handshake = near.get_ref().1.handshake_kind();
+            assert_eq!(handshake, Some(rustls::HandshakeKind::Full), "{version:?}, {connection} connection");
+            assert!(far.certificate().is_some());
+        }
+    }
+}
+
 /// As after a change of the CA of the cluster: the client runs on, and its file has both CAs.
 #[cfg(feature = "tls")]
 #[tokio::test]

@@ -37,6 +37,10 @@ pub(super) async fn snapshot(
     let audited = Audited::backup(params.consistency);
     credentials.authorize(&app, &node, &Need::Admin, &audited)?;
     let backup = node.backup(params.consistency).await;
+    if backup.is_ok() {
+        // Meanwhile, this node may have become the leader and applied a change of the rights.
+        credentials.authorize(&app, &node, &Need::Admin, &audited)?;
+    }
     credentials.audit(&app, &node, &audited, backup.as_ref().map(|_| None));
     let backup = backup.map_err(|error| {
         let location = uri.path_and_query().map(ToString::to_string).unwrap_or_default();

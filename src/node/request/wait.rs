@@ -27,8 +27,16 @@ pub(in crate::node) struct WaitRegistry {
 
 #[derive(Default)]
 struct Waiters {
-    by_id: BTreeMap<WaiterId, Vec<Waiting>>,
+    by_id: BTreeMap<WaiterId, Requests>,
     next_handle: u64,
+}
+
+/// The requests of one waiter.
+#[derive(Default)]
+struct Requests {
+    waiting: Vec<Waiting>,
+    /// A request has left that may have queued the waiter. So the last one must remove it, whatever its own answer is.
+    has_left: bool,
 }
 
 /// One waiting request.
@@ -73,7 +81,7 @@ impl Waiting {
 
 impl Waiters {
     fn end(&mut self, id: &WaiterId, end: &WaitEnd) {
-        let Some(waiting) = self.by_id.get_mut(id) else { return };
+        let Some(Requests { waiting, .. }) = self.by_id.get_mut(id) else { return };
         waiting.extract_if(.., |one| one.ends_with(end)).for_each(|one| one.wake(end.wake.clone()));
         if waiting.is_empty() {
             self.by_id.remove(id);
@@ -106,7 +114,7 @@ impl WaitRegistry {
         let handle = waiters.next_handle;
         waiters.next_handle += 1;
         let waiting = Waiting { handle, sender, queued_at: None, early: Vec::new() };
-        waiters.by_id.entry(id.clone()).or_default().push(waiting);
+        waiters.by_id.entry(id.clone()).or_default().waiting.push(waiting);
         WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
@@ -159,7 +167,7 @@ impl WaitHandle {
     /// Records that the entry with this index queued the claim. Only later ends wake the request.
     pub fn queued_at(&mut self, index: u64) {
         let mut waiters = self.registry.waiters.lock();
-        let waiting = waiters.by_id.get_mut(&self.id).expect("its handle is registered");
+        let Requests { waiting, .. } = waiters.by_id.get_mut(&self.id).expect("its handle is registered");
         let at = waiting.iter().position(|one| one.handle == self.handle).expect("its handle is registered");
         waiting[at].queued_at = Some(index);
         let early = std::mem::take(&mut waiting[at].early);
@@ -187,13 +195,16 @@ impl WaitHandle {
 impl Drop for WaitHandle {
     fn drop(&mut self) {
         let mut waiters = self.registry.waiters.lock();
-        let Some(handles) = waiters.by_id.get_mut(&self.id) else { return };
-        handles.retain(|one| one.handle != self.handle);
-        if !handles.is_empty() {
+        let Some(requests) = waiters.by_id.get_mut(&self.id) else { return };
+        let Some(at) = requests.waiting.iter().position(|one| one.handle == self.handle) else { return };
+        requests.waiting.remove(at);
+        requests.has_left |= self.may_be_in_queue;
+        if !requests.waiting.is_empty() {
             return;
         }
+        let must_leave = requests.has_left;
         waiters.by_id.remove(&self.id);
-        if self.may_be_in_queue {
+        if must_leave {
             // The receiver is gone if the node has stopped. The leader then drops the waiter after `waiter_timeout_ms`.
             let _ = self.registry.abandoned.send(self.id.clone());
         }
@@ -257,6 +268,24 @@ mod tests {
         let (ttl, metadata) = (Ttl::INFINITE, Metadata::default());
         let holder = holder(number);
         Command::Acquire(Acquire { name: name(), holder, ttl, wait_ms, lock_delay_ms: 0, limit: 1, metadata })
+    }
+
+    /// The client of the first request has left, and the second one is refused.
+    #[test]
+    fn waiter_leaves_with_its_last_request_although_that_one_is_refused() {
+        let (registry, mut left) = WaitRegistry::new();
+        let id = WaiterId { name: name(), holder: holder(1) };
+        let (first, mut second) = (registry.register(id.clone()), registry.register(id.clone()));
+        drop(first);
+        assert!(left.try_recv().is_err(), "the second request may queue the waiter");
+        second.keep_position();
+        drop(second);
+        assert_eq!(left.try_recv().ok(), Some(id.clone()));
+
+        let mut alone = registry.register(id);
+        alone.keep_position();
+        drop(alone);
+        assert!(left.try_recv().is_err(), "no request has queued the waiter");
     }
 
     #[test]

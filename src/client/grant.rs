@@ -4,9 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rand::RngExt;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Loss;
+use super::{LeaseOptions, Loss};
 use crate::rng::rng;
 use crate::token::FencingToken;
 
@@ -19,6 +20,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// The grant of a held lease.
 pub(super) struct Grant {
     pub token: FencingToken,
+    /// The options of its claim. Later options are those of the next acquire.
+    pub options: LeaseOptions,
     pub ttl: Option<Duration>,
     /// When the claim was sent.
     pub since: Duration,
@@ -40,6 +43,8 @@ pub(super) struct GrantSignals {
     pub ended: CancellationToken,
     /// Cancelled when the keeper stops renewing the grant.
     pub stopping: CancellationToken,
+    /// Notified when a refused hand-over leaves the grant held.
+    pub resumed: Arc<Notify>,
     why: Arc<OnceLock<Loss>>,
 }
 
@@ -48,6 +53,7 @@ impl Grant {
     pub fn new(token: FencingToken, ttl: Option<Duration>, sent: Duration, drift_permille: u32) -> Grant {
         Grant {
             token,
+            options: LeaseOptions::new(),
             ttl,
             since: sent,
             deadline: ttl.map(|ttl| deadline(ttl, sent, drift_permille)),

@@ -8,6 +8,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::grant::GrantSignals;
+use super::hold::GrantPhase;
 use super::shared::KeeperCommand;
 use super::{CallError, Lease, Loss};
 use crate::token::FencingToken;
@@ -100,18 +101,30 @@ impl LeaseGuard {
         done.ok_or_else(|| self.loss())
     }
 
-    /// Polls the work. Returns `None` when the lease was lost first.
+    /// Polls the work. Returns `None` when the lease was lost first. During a hand-over, the work does not run: another
+    /// holder may have the lease. It goes on if the hand-over is refused.
     async fn steps<T>(&self, work: impl Future<Output = T>, ended: &CancellationToken) -> Option<T> {
         let mut work = std::pin::pin!(work);
         let mut ended = std::pin::pin!(ended.cancelled());
-        std::future::poll_fn(|context| {
-            // A process that was paused checks the deadline here, before the work runs again.
-            if !self.is_held() || ended.as_mut().poll(context).is_ready() {
-                return Poll::Ready(None);
+        loop {
+            let mut resumed = std::pin::pin!(self.signals.resumed.notified());
+            // From here on, it receives each notification.
+            resumed.as_mut().enable();
+            let step = std::future::poll_fn(|context| {
+                if ended.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Some(None));
+                }
+                // A process that was paused checks the deadline here, before the work runs again.
+                match self.lease.hold.phase(self.token, self.lease.now()) {
+                    GrantPhase::Held => work.as_mut().poll(context).map(|done| Some(Some(done))),
+                    GrantPhase::Paused => resumed.as_mut().poll(context).map(|()| None),
+                    GrantPhase::Ended => Poll::Ready(Some(None)),
+                }
+            });
+            if let Some(done) = step.await {
+                return done;
             }
-            work.as_mut().poll(context).map(Some)
-        })
-        .await
+        }
     }
 
     /// Whether this guard's grant is held, by local knowledge. Sends no request.
@@ -131,7 +144,7 @@ impl LeaseGuard {
     /// Requests a release if the grant ended by the local clock alone, so that waiters need not wait for the expiry.
     /// The caller must have ended the work.
     fn release_lost_grant(&self) {
-        if self.lease.hold.unreleased_token() == Some(self.token) {
+        if self.lease.hold.unreleased().is_some_and(|unreleased| unreleased.token == self.token) {
             let command = KeeperCommand::ReleaseToken { hold: self.lease.hold.clone(), token: self.token };
             self.lease.owner.shared.send_command(command);
         }

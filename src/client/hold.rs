@@ -50,10 +50,27 @@ struct HoldRecord {
     /// The cluster may have granted a claim whose answer did not arrive.
     ambiguous: bool,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
-    unreleased_token: Option<FencingToken>,
+    unreleased: Option<Unreleased>,
     /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
     undrained_token: Option<FencingToken>,
     listeners: Listeners,
+}
+
+/// A grant that has ended here, and perhaps not at the cluster.
+#[derive(Clone, Copy)]
+pub(super) struct Unreleased {
+    pub token: FencingToken,
+    /// `None`: infinite.
+    pub ttl: Option<Duration>,
+}
+
+/// Whether the work under a grant may run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum GrantPhase {
+    Held,
+    /// A hand-over is in progress. The grant ends, or is held again.
+    Paused,
+    Ended,
 }
 
 /// The next action of the keeper for one lease.
@@ -87,7 +104,7 @@ impl Hold {
                 options,
                 grant: None,
                 ambiguous: false,
-                unreleased_token: None,
+                unreleased: None,
                 undrained_token: None,
                 listeners: Listeners::default(),
             }),
@@ -107,8 +124,11 @@ impl Hold {
         self.record().options.clone()
     }
 
+    /// How long the work of the current grant, or of the next one, may take to end.
     pub fn drain(&self) -> Duration {
-        self.record().options.drain.unwrap_or(DEFAULT_DRAIN)
+        let record = self.record();
+        let options = record.grant.as_ref().map_or(&record.options, |grant| &grant.options);
+        options.drain.unwrap_or(DEFAULT_DRAIN)
     }
 
     pub fn listeners(&self) -> ListenersGuard<'_> {
@@ -136,6 +156,16 @@ impl Hold {
     pub fn token(&self, now: Duration) -> Option<FencingToken> {
         let record = self.record();
         record.grant.as_ref().filter(|_| self.is_held(now)).map(|grant| grant.token)
+    }
+
+    /// Whether the work under the grant with this token may run at `now`.
+    pub fn phase(&self, token: FencingToken, now: Duration) -> GrantPhase {
+        let record = self.record();
+        match record.grant.as_ref().filter(|grant| grant.token == token) {
+            Some(grant) if grant.is_paused => GrantPhase::Paused,
+            Some(_) if self.is_held(now) => GrantPhase::Held,
+            _ => GrantPhase::Ended,
+        }
     }
 
     /// The token of the current grant, also if its deadline has passed and the keeper has not ended it yet.
@@ -169,14 +199,14 @@ impl Hold {
         self.record().ambiguous
     }
 
-    /// The token of a grant that ended here and that the cluster may still count as held.
-    pub fn unreleased_token(&self) -> Option<FencingToken> {
-        self.record().unreleased_token
+    /// The grant that ended here and that the cluster may still count as held.
+    pub fn unreleased(&self) -> Option<Unreleased> {
+        self.record().unreleased
     }
 
-    /// Records that the release of this token has no conclusive answer.
-    pub fn set_unreleased_token(&self, token: FencingToken) {
-        self.record().unreleased_token = Some(token);
+    /// Records that the release of a grant has no conclusive answer.
+    pub fn set_unreleased(&self, unreleased: Unreleased) {
+        self.record().unreleased = Some(unreleased);
     }
 
     /// Ends the grant locally, although its work did not end in time. The cluster still counts it as held.
@@ -199,7 +229,7 @@ impl Hold {
     /// The token that the cluster would return for another claim, although the work under it may still run.
     pub fn token_before_claim(&self) -> Option<FencingToken> {
         let record = self.record();
-        record.unreleased_token.or(record.undrained_token)
+        record.unreleased.map(|unreleased| unreleased.token).or(record.undrained_token)
     }
 
     /// The token of a grant that this process gave up and whose release failed.
@@ -208,26 +238,34 @@ impl Hold {
             HoldState::Released { token } => Some(token),
             _ => None,
         };
-        self.unreleased_token().filter(|unreleased_token| Some(*unreleased_token) == released)
+        self.unreleased().map(|unreleased| unreleased.token).filter(|token| Some(*token) == released)
     }
 
     pub fn forget_unreleased_token(&self, token: FencingToken) {
         let mut record = self.record();
-        record.unreleased_token.take_if(|unreleased_token| *unreleased_token == token);
+        record.unreleased.take_if(|unreleased| unreleased.token == token);
         record.undrained_token.take_if(|undrained_token| *undrained_token == token);
     }
 
-    /// Starts the grant of a claim that was sent at `sent`.
-    pub fn granted(&self, token: FencingToken, ttl: Option<Duration>, sent: Duration, now: Duration) {
+    /// Starts the grant of a claim with these options that was sent at `sent`.
+    pub fn granted(
+        &self,
+        options: LeaseOptions,
+        token: FencingToken,
+        ttl: Option<Duration>,
+        sent: Duration,
+        now: Duration,
+    ) {
         let mut record = self.record();
         record.ambiguous = false;
         // A ttl of the options is compared when the options are set.
-        if record.options.ttl.is_none()
-            && let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| record.options.grace > *half)
+        if options.ttl.is_none()
+            && let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| options.grace > *half)
         {
-            tracing::warn!(lease = %self.name, grace = ?record.options.grace, used = ?half, "the grace is above half the ttl");
+            tracing::warn!(lease = %self.name, grace = ?options.grace, used = ?half, "the grace is above half the ttl");
         }
-        let grant = record.grant.insert(Grant::new(token, ttl, sent, self.drift_permille));
+        let grant = Grant { options, ..Grant::new(token, ttl, sent, self.drift_permille) };
+        let grant = record.grant.insert(grant);
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
         self.notify_listeners(ListenerEvent::Acquired(token));
@@ -280,7 +318,7 @@ impl Hold {
         let mut record = self.record();
         let Some(grant) = record.grant.take_if(|grant| grant.token == token) else { return };
         self.deadline.store(NOT_HELD, Ordering::Release);
-        record.unreleased_token = why.is_by_own_clock().then_some(token);
+        record.unreleased = why.is_by_own_clock().then_some(Unreleased { token, ttl: grant.ttl });
         self.state.send_replace(HoldState::Lost { token, why });
         grant.signals.cancel(why);
         self.notify_listeners(ListenerEvent::Lost(why));
@@ -327,14 +365,15 @@ impl Hold {
             grant.is_paused = false;
             let deadline = grant.deadline;
             self.set_deadline(deadline);
+            grant.signals.resumed.notify_waiters();
         }
     }
 
     /// The next action at `now`. `late` is the delay of this check behind its planned time.
     pub fn next_action(&self, now: Duration, late: Duration) -> KeeperAction {
         let mut record = self.record();
-        let grace = record.options.grace;
         let Some(grant) = &mut record.grant else { return KeeperAction::Nothing };
+        let grace = grant.options.grace;
         let (token, ttl, since) = (grant.token, grant.ttl, grant.since);
         let action = grant.next_action(now, late >= SUSPEND_THRESHOLD, grace);
         if let GrantAction::Ending { left, why, is_stopping, .. } = action {
@@ -352,7 +391,7 @@ impl Hold {
                 self.lose(token, why);
                 KeeperAction::Nothing
             }
-            GrantAction::Renew => match self.renewal_stop_reason(ttl, since, now) {
+            GrantAction::Renew => match self.renewal_stop_reason(token, ttl, since, now) {
                 None => {
                     self.update_grant(token, |grant| grant.is_renewing = true);
                     KeeperAction::Renew { token, ttl }
@@ -377,11 +416,19 @@ impl Hold {
         }
     }
 
-    /// Why the options forbid a renewal, if they do. The progress check is user code, so it runs outside the lock.
-    fn renewal_stop_reason(&self, ttl: Option<Duration>, since: Duration, now: Duration) -> Option<Loss> {
+    /// Why the options of the grant forbid a renewal, if they do. The progress check is user code, so it runs outside the
+    /// lock.
+    fn renewal_stop_reason(
+        &self,
+        token: FencingToken,
+        ttl: Option<Duration>,
+        since: Duration,
+        now: Duration,
+    ) -> Option<Loss> {
         let (longest, progress) = {
             let record = self.record();
-            (record.options.longest_hold, record.options.renew_while.clone())
+            let options = &record.grant.as_ref().filter(|grant| grant.token == token)?.options;
+            (options.longest_hold, options.renew_while.clone())
         };
         let ttl = ttl?;
         if longest.is_some_and(|longest| now + ttl > since.saturating_add(longest)) {

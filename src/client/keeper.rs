@@ -80,11 +80,14 @@ async fn keep(shared: &Arc<ManagerInner>, work: &mut Work, end: impl Future<Outp
 /// lease is held.
 fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &mut Work) -> Option<Duration> {
     let mut due: BTreeSet<HolderId> = BTreeSet::new();
-    let mut renewals = Vec::new();
+    let (mut renewals, mut lost) = (Vec::new(), Vec::new());
     let mut schedule = shared.schedule();
     while let Some(hold) = schedule.next_due(now) {
         match hold.next_action(now, late) {
-            KeeperAction::Nothing => schedule.forget_if_ended(&hold),
+            KeeperAction::Nothing => {
+                schedule.forget_if_ended(&hold);
+                lost.push(hold);
+            }
             KeeperAction::CheckAt(at) => schedule.insert(at, &hold),
             KeeperAction::Renew { token, ttl } => {
                 due.insert(hold.holder.clone());
@@ -106,6 +109,7 @@ fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &m
     }
     let next = schedule.first();
     drop(schedule);
+    lost.iter().for_each(|hold| shared.keep_unreleased(hold));
     for holder in due {
         let (mine, rest) = renewals.into_iter().partition(|(hold, ..)| hold.holder == holder);
         renewals = rest;

@@ -128,7 +128,9 @@ impl Lease {
 
     /// Resolves an acquire with an unknown outcome in the background: releases its grant, or withdraws its claim.
     pub(crate) fn resolve_lazily(&self) {
-        self.owner.shared.send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: None });
+        if self.hold.is_ambiguous() {
+            self.owner.shared.send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: None });
+        }
     }
 
     /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::hold::Hold;
+use super::hold::{Hold, Unreleased};
 use super::shared::{KeeperCommand, ManagerInner};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Problem, Release, RenewBatch, RenewItem, Standing};
@@ -38,7 +38,7 @@ pub(super) async fn acquire(
     let Ok(_operation) = queued else {
         return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
     };
-    let mut retries = options.retries;
+    let (mut retries, mut unknown) = (options.retries, None);
     loop {
         if shared.closing.is_cancelled() {
             return Err(CallError::ShutDown);
@@ -53,9 +53,16 @@ pub(super) async fn acquire(
         };
         metrics::not_acquired(&error);
         if retries == 0 {
-            return Err(error);
+            // That no node serves the last attempt proves nothing about an earlier one.
+            return Err(match (error, unknown) {
+                (CallError::Unavailable(_), Some(unknown)) => unknown,
+                (error, _) => error,
+            });
         }
         retries -= 1;
+        if let CallError::Unknown { .. } = error {
+            unknown = Some(error);
+        }
         tokio::select! {
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(options.retry_delay) => {}
@@ -65,6 +72,7 @@ pub(super) async fn acquire(
 
 async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
     hold.end_unheld_grant(shared.now());
+    shared.keep_unreleased(hold);
     let options = hold.options();
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
@@ -84,9 +92,10 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
     let claim = Acquire { wait_ms, ..claim_request(hold, &options) };
     let sent = shared.now();
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
+    let was_ambiguous = hold.is_ambiguous();
     hold.set_ambiguous(true);
-    let mut pending =
-        AmbiguousClaim { shared, hold, wait, claim: Some(SentClaim::send(shared, hold, claim)), is_resolved: false };
+    let claim = SentClaim::send(shared, hold, claim, was_ambiguous);
+    let mut pending = AmbiguousClaim { shared, hold, wait, claim: Some(claim), is_resolved: false };
     drop(in_flight);
     let granted = match pending.answer().await {
         Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
@@ -95,7 +104,7 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
     };
     match granted {
         Ok((lease, sent)) => {
-            let grant = || hold.granted(lease.token, remaining_time(&lease), sent, shared.now());
+            let grant = || hold.granted(options, lease.token, remaining_time(&lease), sent, shared.now());
             if shared.keep_granted(hold, grant) {
                 return Ok(pending.resolved(lease.token));
             }
@@ -104,7 +113,8 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
         Err(error) => {
             match &error {
                 CallError::Unknown { .. } => shared.keep_ambiguous(hold, wait),
-                _ => hold.set_ambiguous(false),
+                // This claim is not granted. That proves nothing about an earlier one.
+                _ => hold.set_ambiguous(was_ambiguous),
             }
             Err(pending.resolved(error))
         }
@@ -117,10 +127,12 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
 pub(super) struct SentClaim {
     task: AbortOnDropHandle<Option<Result<LeaseInfo, CallError>>>,
     waits: bool,
+    /// The outcome of an earlier claim of this holder is unknown.
+    follows_ambiguous: bool,
 }
 
 impl SentClaim {
-    fn send(shared: &ManagerInner, hold: &Hold, claim: Acquire) -> SentClaim {
+    fn send(shared: &ManagerInner, hold: &Hold, claim: Acquire, follows_ambiguous: bool) -> SentClaim {
         let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
@@ -134,7 +146,7 @@ impl SentClaim {
             // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
             if waits { None } else { tokio::time::timeout(WITHDRAW_AFTER, answer).await.ok() }
         }));
-        SentClaim { task: AbortOnDropHandle::new(task), waits }
+        SentClaim { task: AbortOnDropHandle::new(task), waits, follows_ambiguous }
     }
 
     /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
@@ -238,11 +250,17 @@ pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Res
     }
 }
 
-/// Repeats a failed release, and asks the cluster for a grant that was not released because its work did not end.
+/// Releases a grant that ended here and perhaps not at the cluster, and asks the cluster for a grant that was not released
+/// because its work did not end.
 pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Result<(), CallError> {
-    let _operation = hold.operation.lock().await;
-    if let Some(token) = hold.failed_release() {
-        return send_release(shared, hold, token).await.map(drop);
+    let _operation = match hold.operation.try_lock() {
+        Ok(operation) => operation,
+        // An acquire in progress releases the grant first.
+        Err(_) if hold.failed_release().is_none() && hold.undrained_token().is_none() => return Ok(()),
+        Err(_) => hold.operation.lock().await,
+    };
+    if let Some(unreleased) = hold.unreleased() {
+        return send_release(shared, hold, unreleased.token).await.map(drop);
     }
     match hold.undrained_token() {
         Some(token) if was_released(shared, hold, token).await.is_none() => Err(refused(Code::NotDrained, NOT_DRAINED)),
@@ -260,7 +278,7 @@ struct UnreleasedGrant<'a> {
 
 impl Drop for UnreleasedGrant<'_> {
     fn drop(&mut self) {
-        self.hold.set_unreleased_token(self.token);
+        self.hold.set_unreleased(Unreleased { token: self.token, ttl: self.ttl });
         self.shared.keep_left_held(self.hold, self.ttl);
     }
 }
@@ -324,6 +342,20 @@ pub(super) async fn hand_over(
         return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };
+    // A guard does not poll its work during the request, and the work may have called this function. So a task completes
+    // the hand-over.
+    let sent = send_hand_over(shared.clone(), hold.clone(), Unreleased { token, ttl }, to);
+    let task = AbortOnDropHandle::new(tokio::spawn(trace::in_current(sent)));
+    task.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+}
+
+async fn send_hand_over(
+    shared: Arc<ManagerInner>,
+    hold: Arc<Hold>,
+    grant: Unreleased,
+    to: Option<HolderId>,
+) -> Result<bool, CallError> {
+    let token = grant.token;
     let body = HandOver { holder: hold.holder.clone(), token, to };
     let budget = RetryBudget::within(shared.options.operation_timeout);
     let answer = shared.coordinator.hand_over(hold.name.clone(), body, budget).await;
@@ -339,13 +371,13 @@ pub(super) async fn hand_over(
         Err(error @ CallError::Unknown { .. }) => {
             hold.give_up();
             // If the cluster did not do it, it would return this token for another acquire.
-            hold.set_unreleased_token(token);
-            shared.keep_left_held(hold, ttl);
+            hold.set_unreleased(grant);
+            shared.keep_left_held(&hold, grant.ttl);
             Err(error)
         }
         Err(error) => {
             hold.resume();
-            shared.schedule_check([hold.clone()]);
+            shared.schedule_check([hold]);
             Err(error)
         }
     }
@@ -384,13 +416,14 @@ pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hol
     if hold.granted_token().is_some() || !hold.is_ambiguous() {
         return;
     }
+    let follows_ambiguous = claim.as_ref().is_none_or(|claim| claim.follows_ambiguous);
     let answer = match claim {
         Some(claim) => claim.final_answer(shared, hold).await,
         None => None,
     };
     // If the release fails, the lease expires by its ttl.
     match answer {
-        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) => hold.set_ambiguous(false),
+        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) if !follows_ambiguous => hold.set_ambiguous(false),
         _ => _ = release_ambiguous(shared, hold).await,
     }
 }

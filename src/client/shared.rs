@@ -34,9 +34,9 @@ pub(super) struct ManagerInner {
     table: Mutex<HoldTable>,
     schedule: Mutex<RenewalSchedule>,
     commands: Mutex<Vec<KeeperCommand>>,
-    /// Leases that the cluster may count as held although this manager does not, and when they expire there. The release
-    /// failed, the work did not end in time, or a claim has no answer. They stay here without a handle, so that a
-    /// shutdown knows them.
+    /// Leases that the cluster may count as held although this manager does not, and when they expire there. The grant
+    /// ended by the local clock, the release failed, the work did not end in time, or a claim has no answer. They stay
+    /// here without a handle, so that a shutdown knows them.
     left_held: Mutex<BTreeMap<HoldKey, (Duration, Arc<Hold>)>>,
 }
 
@@ -125,12 +125,18 @@ impl ManagerInner {
         table.holds.values().filter_map(Weak::upgrade).filter(|hold| hold.is_ambiguous()).collect()
     }
 
-    /// Keeps a lease whose grant ended here, while the cluster may still count it as held: the release failed, or the
-    /// work did not end in time. `ttl` is that of the grant.
+    /// Keeps a lease whose grant ended here, while the cluster may still count it as held. `ttl` is that of the grant.
     pub fn keep_left_held(&self, hold: &Arc<Hold>, ttl: Option<Duration>) {
         let until = ttl.map_or(Duration::MAX, |ttl| self.now().saturating_add(ttl));
         let mut left_held = self.left_held();
         left_held.insert((hold.name.clone(), hold.holder.clone()), (until, hold.clone()));
+    }
+
+    /// Keeps a lease whose grant ended by the local clock alone.
+    pub fn keep_unreleased(&self, hold: &Arc<Hold>) {
+        if let Some(unreleased) = hold.unreleased() {
+            self.keep_left_held(hold, unreleased.ttl);
+        }
     }
 
     /// Keeps a lease whose claim has an unknown outcome, although its handle may be dropped. The cluster grants the claim
@@ -154,7 +160,7 @@ impl ManagerInner {
         let now = self.now();
         let mut left_held = self.left_held.lock().expect(UNPOISONED);
         let is_left =
-            |hold: &Hold| hold.failed_release().is_some() || hold.undrained_token().is_some() || hold.is_ambiguous();
+            |hold: &Hold| hold.unreleased().is_some() || hold.undrained_token().is_some() || hold.is_ambiguous();
         left_held.retain(|_, (until, hold)| *until > now && is_left(hold));
         left_held
     }

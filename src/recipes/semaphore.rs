@@ -111,19 +111,18 @@ impl Semaphore {
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<Permit, SemaphoreError> {
         let holder = next_holder(&self.manager)?;
         let lease = self.manager.handle(self.name.as_str(), &holder, Some(self.options.clone()))?;
-        match lease.guard(options).await {
-            Ok(guard) => Ok(Permit { guard }),
-            Err(CallError::Refused(problem)) if problem.code == Code::LimitDiffers => {
-                Err(SemaphoreError::PermitsDiffer { asked: self.permits, present: problem.limit })
+        let error = match lease.guard(options).await {
+            Ok(guard) => return Ok(Permit { guard }),
+            Err(error) => error,
+        };
+        // Each acquire has another holder, so no later call could release the permit of an attempt without an answer.
+        lease.resolve_lazily();
+        Err(match error {
+            CallError::Refused(problem) if problem.code == Code::LimitDiffers => {
+                SemaphoreError::PermitsDiffer { asked: self.permits, present: problem.limit }
             }
-            Err(error) => {
-                if let CallError::Unknown { .. } = error {
-                    // Each acquire has another holder, so no later call could release this permit.
-                    lease.resolve_lazily();
-                }
-                Err(error.into())
-            }
-        }
+            error => error.into(),
+        })
     }
 
     /// Reads the holders of permits, ordered by token, from the committed state at some moment during the call.

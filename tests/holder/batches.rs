@@ -3,7 +3,7 @@
 use tenure::client::{Lease, LeaseOptions, Wait};
 use tenure::semaphore::Semaphore;
 
-use crate::late_answers::{Link, TTL, USABLE};
+use crate::link::{Link, TTL, USABLE};
 use crate::world::until;
 
 /// The number of leases in each renewal that was sent.

@@ -1,13 +1,17 @@
-//! Dropped futures of releases and hand-overs, a hand-over without an answer, and acquires before the manager has seen
-//! the end of a grant.
+//! Grants that the manager and the cluster see differently: after dropped futures of releases and hand-overs, after lost
+//! answers, and before the manager has seen the end of a grant.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tenure::client::{CallError, HoldState, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::api::Code;
+use tenure::client::{
+    AcquireOptions, CallError, HoldState, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait,
+};
 use tenure::testing::{FakeCluster, Line, Switch};
 
+use crate::link::{ClaimFate, Link};
 use crate::world::{LONG, until, wait_in_queue};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -176,6 +180,86 @@ async fn shutdown_names_claims_whose_handle_was_dropped() {
         let other = cluster.manager().try_acquire("unanswered").await.expect("the cluster answers");
         assert_eq!(other.is_some(), line == Line::Up, "{line:?}");
     }
+}
+
+/// The first claim is carried out, and its answer is lost.
+#[tokio::test]
+async fn later_claim_says_nothing_about_an_earlier_one() {
+    for (later, is_shut_down) in [(None, false), (Some(Code::TooBusy), false), (Some(Code::Forbidden), true)] {
+        let link = Link::new();
+        let manager = link.manager();
+        let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost, ClaimFate::NotSent].into();
+        let unknown = lease.acquire(Wait::No).await;
+        assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+        if let Some(code) = later {
+            link.failing_claims.lock().expect("plain").clear();
+            link.cluster.refuse("job", code);
+        }
+        let failed = lease.acquire(Wait::No).await;
+        let expected = later.map_or_else(
+            || matches!(failed, Err(CallError::Unavailable(_))),
+            |code| matches!(&failed, Err(CallError::Refused(problem)) if problem.code == code),
+        );
+        assert!(expected, "{failed:?}");
+        link.cluster.mark_free("job");
+        if is_shut_down {
+            assert_eq!(manager.shutdown().await, []);
+        } else {
+            assert_eq!(lease.release().await, Ok(true), "{later:?}");
+        }
+        link.lease().acquire(Wait::No).await.expect("the first claim was released");
+    }
+}
+
+/// No node serves the second attempt.
+#[tokio::test(start_paused = true)]
+async fn last_attempt_does_not_hide_an_unknown_one() {
+    let link = Link::new();
+    let lease = link.lease();
+    *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost, ClaimFate::NotSent].into();
+    let unknown = lease.acquire(AcquireOptions::from(Wait::No).retries(1, LONG)).await;
+    assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+    assert_eq!(lease.release().await, Ok(true));
+}
+
+/// The cluster has carried out the last renewal, so it counts the lease as held for longer than the manager does.
+#[tokio::test(start_paused = true)]
+async fn shutdown_releases_leases_that_the_local_clock_ended() {
+    for line in [Line::Up, Line::Cut] {
+        let world = World::start();
+        let lease = world.manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+        lease.acquire(Wait::No).await.expect("it is free");
+        world.switch.set(Line::Deaf);
+        world.cluster.clock().advance(TTL * 2 / 5);
+        until("a renewal is sent", || world.switch.renewals() > 0).await;
+        world.cluster.clock().advance(TTL * 3 / 5);
+        until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
+        drop(lease);
+        world.switch.set(line);
+        let failed = world.manager.shutdown().await;
+        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        let expected: &[&str] = if line == Line::Up { &[] } else { &["job"] };
+        assert_eq!(names, expected, "{line:?}: {failed:?}");
+        assert_eq!(world.other.acquire(Wait::No).await.is_ok(), line == Line::Up, "{line:?}");
+    }
+}
+
+/// Another part of the program sets options for the next acquire.
+#[tokio::test]
+async fn options_of_a_grant_do_not_change() {
+    let world = World::start();
+    let graceful = LeaseOptions::new().ttl(TTL).grace(TTL / 3);
+    let lease = world.manager.lease_with("job", graceful).expect("a name");
+    lease.acquire(Wait::No).await.expect("it is free");
+    let stopping = lease.stopping();
+    let other = world.manager.lease_with("job", LeaseOptions::new().ttl(TTL).renew_while(|| false)).expect("a name");
+    world.cluster.clock().advance(TTL * 2 / 5);
+    until("it is renewed", || world.switch.renewals() > 0 && lease.remaining() > Some(TTL * 9 / 10)).await;
+    world.switch.set(Line::Cut);
+    world.cluster.clock().advance(TTL * 3 / 4);
+    until("the grace begins", || stopping.is_cancelled()).await;
+    assert!(lease.is_held() && other.is_held());
 }
 
 /// The listener runs on, and renewals have no answer.

@@ -44,7 +44,7 @@ const WORK: [&str; 28] = [
     "principal refused",
 ];
 /// Maximum number of seeds that run twice.
-const MAX_REPEATED_SEEDS: u64 = 50;
+const MAX_REPEATED_SEEDS: u64 = 10;
 /// Default number of seeds.
 const DEFAULT_SEEDS: u64 = 20;
 /// So many seeds include each kind of fault and work.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use goldenscript::{ArgumentConsumer, Command, Context, Runner};
 use parking_lot::Mutex;
 
-use super::{Hold, KeeperAction};
+use super::{Hold, KeeperAction, Unreleased};
 use crate::client::{HoldState, LeaseOptions, Loss};
 use crate::rng::{Seeded, seed};
 use crate::token::FencingToken;
@@ -96,7 +96,7 @@ impl Transcript {
         if has_grant && signals.stopping.is_cancelled() {
             text += "; the work must stop";
         }
-        if let Some(token) = self.hold.unreleased_token() {
+        if let Some(Unreleased { token, .. }) = self.hold.unreleased() {
             text += &format!("; {} may still count as held", show(token));
         }
         text
@@ -120,7 +120,7 @@ impl Runner for Transcript {
             }
             "granted" => {
                 let (token, sent) = (token(&mut args)?, time(&mut args, "sent")?.unwrap_or(now));
-                self.hold.granted(token, ttl(&mut args)?, sent, now);
+                self.hold.granted(self.hold.options(), token, ttl(&mut args)?, sent, now);
                 String::new()
             }
             "renewed" => {
@@ -142,7 +142,7 @@ impl Runner for Transcript {
                 .give_up()
                 .map_or("nothing to send".to_owned(), |token| format!("send release {}", show(token))),
             "release_failed" => {
-                self.hold.set_unreleased_token(token(&mut args)?);
+                self.hold.set_unreleased(Unreleased { token: token(&mut args)?, ttl: None });
                 self.hold
                     .failed_release()
                     .map_or("nothing to repeat".to_owned(), |token| format!("repeat release {}", show(token)))

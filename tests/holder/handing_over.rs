@@ -1,0 +1,95 @@
+//! The work of a guard during a hand-over of its lease.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tenure::api::Code;
+use tenure::client::{CallError, HoldState, Loss, Wait};
+
+use crate::link::{Link, TTL, Withheld};
+use crate::world::{until, wait_in_queue};
+
+/// The answer to each hand-over waits.
+fn withheld() -> Withheld {
+    Withheld { hand_overs: true, ..Withheld::default() }
+}
+
+fn is_no_such_waiter(error: &CallError) -> bool {
+    matches!(error, CallError::Refused(problem) if problem.code == Code::NoSuchWaiter)
+}
+
+/// Another holder may have the lease until the answer.
+#[tokio::test]
+async fn work_pauses_during_a_hand_over_and_goes_on_after_a_refusal() {
+    let link = Link::new();
+    let guard = link.lease().guard(Wait::No).await.expect("the lease is free");
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = steps.clone();
+    let work = guard.while_held(async move {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+        }
+    });
+    link.withheld.send_replace(withheld());
+    let hand_over = async {
+        let lease = guard.clone();
+        let handing_over = tokio::spawn(async move { lease.hand_over(None).await });
+        until("the request is sent", || !guard.is_held()).await;
+        let before = steps.load(Ordering::SeqCst);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(steps.load(Ordering::SeqCst), before, "the work ran during the hand-over");
+        link.withheld.send_replace(Withheld::default());
+        let refused = handing_over.await.expect("no panic").expect_err("the queue is empty");
+        assert!(is_no_such_waiter(&refused), "{refused}");
+        until("the work goes on", || steps.load(Ordering::SeqCst) > before).await;
+        assert!(guard.is_held());
+    };
+    tokio::select! {
+        lost = work => panic!("the work ended: {lost:?}"),
+        () = hand_over => {}
+    }
+}
+
+#[tokio::test]
+async fn work_that_hands_its_own_lease_over_gets_the_refusal() {
+    let link = Link::new();
+    let lease = link.lease();
+    link.withheld.send_replace(withheld());
+    let answers = {
+        let (link, lease) = (link.clone(), lease.clone());
+        tokio::spawn(async move {
+            until("the request is sent", || lease.state() != HoldState::Idle && !lease.is_held()).await;
+            link.withheld.send_replace(Withheld::default());
+        })
+    };
+    let worked = lease.with(Wait::No, |lease| async move {
+        let refused = lease.hand_over(None).await;
+        (refused, lease.is_held())
+    });
+    let (refused, is_held) = worked.await.expect("the lease is held to the end of the work");
+    assert!(is_no_such_waiter(&refused.expect_err("the queue is empty")) && is_held);
+    answers.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn work_that_hands_its_own_lease_over_ends() {
+    let link = Link::new();
+    let (lease, next) = (link.lease(), link.lease());
+    let guard = lease.guard(Wait::No).await.expect("the lease is free");
+    let waiting = wait_in_queue(&link.cluster, &next, TTL).await;
+    link.withheld.send_replace(withheld());
+    let answers = {
+        let link = link.clone();
+        tokio::spawn(async move {
+            waiting.await.expect("no panic").expect("the cluster has handed the lease over");
+            link.withheld.send_replace(Withheld::default());
+        })
+    };
+    let worked = guard.while_held(async { lease.hand_over(None).await }).await;
+    assert_eq!(worked, Err(Loss::Released), "another holder has the lease");
+    assert!(!lease.is_held() && next.is_held());
+    answers.await.expect("no panic");
+}

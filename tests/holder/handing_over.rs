@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tenure::api::Code;
-use tenure::client::{CallError, HoldState, Loss, Wait};
+use tenure::client::{CallError, HoldState, Lease, Loss, Wait};
 
 use crate::link::{Link, TTL, Withheld};
-use crate::world::{until, wait_in_queue};
+use crate::world::{LONG, until, wait_in_queue};
 
 /// The answer to each hand-over waits.
 fn withheld() -> Withheld {
@@ -22,35 +22,35 @@ fn is_no_such_waiter(error: &CallError) -> bool {
 #[tokio::test]
 async fn work_pauses_during_a_hand_over_and_goes_on_after_a_refusal() {
     let link = Link::new();
-    let guard = link.lease().guard(Wait::No).await.expect("the lease is free");
+    let guard = Arc::new(link.lease().guard(Wait::No).await.expect("the lease is free"));
     let steps = Arc::new(AtomicUsize::new(0));
-    let counted = steps.clone();
-    let work = guard.while_held(async move {
-        loop {
-            counted.fetch_add(1, Ordering::SeqCst);
-            tokio::task::yield_now().await;
-        }
+    let (counted, holds) = (steps.clone(), guard.clone());
+    // In a task of its own, so that only the refusal wakes it.
+    let work = tokio::spawn(async move {
+        let endless = async {
+            loop {
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        };
+        holds.while_held::<()>(endless).await
     });
+    until("the work runs", || steps.load(Ordering::SeqCst) > 0).await;
     link.withheld.send_replace(withheld());
-    let hand_over = async {
-        let lease = guard.clone();
-        let handing_over = tokio::spawn(async move { lease.hand_over(None).await });
-        until("the request is sent", || !guard.is_held()).await;
-        let before = steps.load(Ordering::SeqCst);
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(steps.load(Ordering::SeqCst), before, "the work ran during the hand-over");
-        link.withheld.send_replace(Withheld::default());
-        let refused = handing_over.await.expect("no panic").expect_err("the queue is empty");
-        assert!(is_no_such_waiter(&refused), "{refused}");
-        until("the work goes on", || steps.load(Ordering::SeqCst) > before).await;
-        assert!(guard.is_held());
-    };
-    tokio::select! {
-        lost = work => panic!("the work ended: {lost:?}"),
-        () = hand_over => {}
+    let lease = Lease::clone(&guard);
+    let handing_over = tokio::spawn(async move { lease.hand_over(None).await });
+    until("the request is sent", || !guard.is_held()).await;
+    let before = steps.load(Ordering::SeqCst);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
     }
+    assert_eq!(steps.load(Ordering::SeqCst), before, "the work ran during the hand-over");
+    link.withheld.send_replace(Withheld::default());
+    let refused = handing_over.await.expect("no panic").expect_err("the queue is empty");
+    assert!(is_no_such_waiter(&refused), "{refused}");
+    until("the work goes on", || steps.load(Ordering::SeqCst) > before).await;
+    assert!(guard.is_held() && !work.is_finished());
+    work.abort();
 }
 
 #[tokio::test]
@@ -69,7 +69,8 @@ async fn work_that_hands_its_own_lease_over_gets_the_refusal() {
         let refused = lease.hand_over(None).await;
         (refused, lease.is_held())
     });
-    let (refused, is_held) = worked.await.expect("the lease is held to the end of the work");
+    let worked = tokio::time::timeout(LONG, worked).await.expect("the refusal wakes the work");
+    let (refused, is_held) = worked.expect("the lease is held to the end of the work");
     assert!(is_no_such_waiter(&refused.expect_err("the queue is empty")) && is_held);
     answers.await.expect("no panic");
 }

@@ -82,7 +82,7 @@ impl LeaseGuard {
     /// Runs `work` while the lease is held.
     ///
     /// The guard checks its clock before each poll of `work`. When the lease is lost, the guard stops polling `work`
-    /// and drops it.
+    /// and drops it. During a hand-over, it does not poll `work`.
     ///
     /// # Errors
     ///

@@ -326,9 +326,8 @@ impl Hold {
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }
 
-    /// Ends a grant that is not held at `now`: the keeper has not seen its deadline yet, or the future of a hand-over was
-    /// dropped. The caller has the operation lock. Otherwise, a claim could replace the grant without a signal to its
-    /// work, and with its token.
+    /// Ends a grant that is not held at `now`: the keeper has not seen its deadline yet. The caller has the operation lock.
+    /// Otherwise, a claim could replace the grant without a signal to its work, and with its token.
     pub fn end_unheld_grant(&self, now: Duration) {
         if self.is_held(now) {
             return;

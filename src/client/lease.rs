@@ -136,7 +136,8 @@ impl Lease {
     /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:
     /// to `to`, or to the first waiter. The lease is never free in between.
     ///
-    /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request.
+    /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request. The work
+    /// of a [`LeaseGuard`](super::LeaseGuard) pauses until the answer. It goes on if the lease stays held.
     ///
     /// # Errors
     ///
@@ -147,9 +148,8 @@ impl Lease {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request,
-    /// this handle does not hold the lease and no longer renews it. Acquire the lease again or release it to end that
-    /// state.
+    /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request, the
+    /// grant ends here, and perhaps not at the cluster. Acquire the lease again or release it to end that state.
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
         operations::hand_over(&self.owner.shared, &self.hold, to).await
     }

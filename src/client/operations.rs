@@ -63,10 +63,25 @@ pub(super) async fn acquire(
         if let CallError::Unknown { .. } = error {
             unknown = Some(error);
         }
+        // The caller may leave during the pause, after an attempt that was granted.
+        let unresolved = unknown.is_some().then(|| UnresolvedAttempt { shared, hold });
         tokio::select! {
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(options.retry_delay) => {}
         }
+        std::mem::forget(unresolved);
+    }
+}
+
+/// Resolves a claim with an unknown outcome when it is dropped.
+struct UnresolvedAttempt<'a> {
+    shared: &'a ManagerInner,
+    hold: &'a Arc<Hold>,
+}
+
+impl Drop for UnresolvedAttempt<'_> {
+    fn drop(&mut self) {
+        self.shared.send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: None });
     }
 }
 
@@ -255,8 +270,12 @@ pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Res
 pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Result<(), CallError> {
     let _operation = match hold.operation.try_lock() {
         Ok(operation) => operation,
-        // An acquire in progress releases the grant first.
-        Err(_) if hold.failed_release().is_none() && hold.undrained_token().is_none() => return Ok(()),
+        // An acquire in progress releases such a grant first. It can take longer than a shutdown may.
+        Err(_) if hold.failed_release().is_none() && hold.undrained_token().is_none() => {
+            let ended = tokio::time::timeout(WITHDRAW_AFTER, hold.operation.lock()).await;
+            let why = "an acquire in progress has not released the lease yet".to_owned();
+            ended.map_err(|_| CallError::Unknown { why, last: None })?
+        }
         Err(_) => hold.operation.lock().await,
     };
     if let Some(unreleased) = hold.unreleased() {
@@ -268,7 +287,8 @@ pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Res
     }
 }
 
-/// Records the token when it is dropped: the release failed, or its future was dropped before the answer.
+/// Ends the grant and records its token when it is dropped: the release failed, or the future of a release or hand-over was
+/// dropped before the answer.
 struct UnreleasedGrant<'a> {
     shared: &'a ManagerInner,
     hold: &'a Arc<Hold>,
@@ -278,6 +298,7 @@ struct UnreleasedGrant<'a> {
 
 impl Drop for UnreleasedGrant<'_> {
     fn drop(&mut self) {
+        self.hold.give_up();
         self.hold.set_unreleased(Unreleased { token: self.token, ttl: self.ttl });
         self.shared.keep_left_held(self.hold, self.ttl);
     }
@@ -342,11 +363,15 @@ pub(super) async fn hand_over(
         return Err(refused(Code::NotDrained, NOT_DRAINED));
     }
     let Some(token) = hold.pause(shared.now()) else { return Ok(false) };
+    // If the caller leaves now, nothing else would end the pause.
+    let unreleased = UnreleasedGrant { shared, hold, token, ttl };
     // A guard does not poll its work during the request, and the work may have called this function. So a task completes
     // the hand-over.
     let sent = send_hand_over(shared.clone(), hold.clone(), Unreleased { token, ttl }, to);
     let task = AbortOnDropHandle::new(tokio::spawn(trace::in_current(sent)));
-    task.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    let answer = task.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    std::mem::forget(unreleased);
+    answer
 }
 
 async fn send_hand_over(

@@ -223,6 +223,22 @@ async fn last_attempt_does_not_hide_an_unknown_one() {
     assert_eq!(lease.release().await, Ok(true));
 }
 
+#[tokio::test(start_paused = true)]
+async fn acquire_that_is_dropped_between_two_attempts_is_resolved() {
+    let link = Link::new();
+    let lease = link.lease();
+    *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost].into();
+    let acquiring = lease.acquire(AcquireOptions::from(Wait::No).retries(1, LONG));
+    tokio::time::timeout(LONG / 2, acquiring).await.expect_err("it pauses before the second attempt");
+    let next = link.lease();
+    let free = async {
+        while next.acquire(Wait::No).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, free).await.expect("the manager releases the grant of the first attempt");
+}
+
 /// The cluster has carried out the last renewal, so it counts the lease as held for longer than the manager does.
 #[tokio::test(start_paused = true)]
 async fn shutdown_releases_leases_that_the_local_clock_ended() {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tenure::api::Code;
 use tenure::client::{CallError, HoldState, Lease, Loss, Wait};
 
+use tokio::sync::watch;
+
 use crate::link::{Link, TTL, Withheld};
 use crate::world::{LONG, until, wait_in_queue};
 
@@ -51,6 +53,34 @@ async fn work_pauses_during_a_hand_over_and_goes_on_after_a_refusal() {
     until("the work goes on", || steps.load(Ordering::SeqCst) > before).await;
     assert!(guard.is_held() && !work.is_finished());
     work.abort();
+}
+
+/// The work asks for a release, which waits for the end of the hand-over.
+#[tokio::test]
+async fn dropped_hand_over_ends_the_work() {
+    let link = Link::new();
+    let guard = Arc::new(link.lease().guard(Wait::No).await.expect("the lease is free"));
+    link.withheld.send_replace(withheld());
+    let (end, ended) = watch::channel(false);
+    let drain = guard.before_release(move || {
+        let mut ended = ended.clone();
+        async move { drop(ended.wait_for(|is_over| *is_over).await.map(drop)) }
+    });
+    let (lease, holds) = (Lease::clone(&guard), guard.clone());
+    let handing_over = tokio::spawn(async move { lease.hand_over(None).await });
+    until("the listener runs", || end.receiver_count() > 1).await;
+    let work = tokio::spawn(async move { holds.while_held(holds.release()).await });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    end.send_replace(true);
+    until("the request is sent", || !guard.is_held()).await;
+    handing_over.abort();
+    let lost = tokio::time::timeout(LONG, work).await.expect("the work ends").expect("no panic");
+    assert_eq!(lost, Err(Loss::Released));
+    assert_eq!(guard.release().await, Ok(true));
+    link.lease().acquire(Wait::No).await.expect("it was released");
+    drop(drain);
 }
 
 #[tokio::test]

@@ -65,7 +65,8 @@ const BUGS: [Planted; 21] = [
         language: "Python",
         bug: "a cancelled acquire releases nothing",
         file: "src/tenure/_core.py",
-        before: "self.spawn(self._resolve_abandoned(hold, claim, waits=wait > 0))",
+        before: "hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait > 0, was_ambiguous))\n            \
+                 hold.resolver.add_done_callback(lambda _: _end_resolver(hold))",
         after: "claim.cancel()",
         case: "cancelled_acquire_releases_a_late_grant",
         found: IS_LEFT_HELD,

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,11 +17,12 @@ use openraft::metrics::{RaftMetrics, RaftServerMetrics};
 use openraft::{AsyncRuntime, Instant as _, LinearizerOption, Raft, ServerState};
 
 use super::RaftTimings;
+use super::freshness::{AnnouncedCommits, LeaderContact};
 use super::log::{self, Joined, Log, MAX_ENTRY_BYTES};
 use super::network::{Network, OutgoingSnapshots};
 use super::quorum::Quorum;
 use super::runtime::Runtime;
-use super::service::{LeaderContact, RaftService};
+use super::service::RaftService;
 use super::state_machine::{Replica, StateMachine, blocking};
 use super::times::{EntryTimes, TimesReader};
 use super::transfer::Transfers;
@@ -42,7 +42,7 @@ pub struct RaftHandle<S: Storage> {
     pub(super) raft: Raft<TypeConfig, StateMachine<S>>,
     replica: Replica,
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
-    announced_commit: Arc<AtomicU64>,
+    announced: Arc<AnnouncedCommits>,
     pub timings: RaftTimings,
     pub(super) transfers: Transfers,
     /// Held during a change of the members.
@@ -79,14 +79,14 @@ impl<S: Storage> RaftHandle<S> {
         clock: Arc<dyn Clock>,
     ) -> Result<RaftHandle<S>, Box<dyn Error + Send + Sync>> {
         let config = timings.openraft_config(cluster)?;
-        let announced_commit = Arc::new(AtomicU64::new(0));
+        let announced = Arc::new(AnnouncedCommits::new(clock.clone()));
         let sending = OutgoingSnapshots::default();
         let quorum = Arc::new(OnceLock::new());
         let network = Network {
             transport,
             storage: storage.clone(),
             replica: replica.clone(),
-            announced_commit: announced_commit.clone(),
+            announced: announced.clone(),
             sending: sending.clone(),
             quorum: quorum.clone(),
             disk_timeout: timings.disk_timeout(),
@@ -107,7 +107,7 @@ impl<S: Storage> RaftHandle<S> {
             raft,
             replica,
             metrics,
-            announced_commit,
+            announced,
             timings,
             transfers: Transfers::default(),
             changing: Arc::default(),
@@ -270,7 +270,7 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     fn has_applied_all(&self, term: u64) -> bool {
-        let announced = self.announced_commit.load(Ordering::SeqCst);
+        let announced = self.announced.highest();
         self.replica.read(|state| {
             state.applied.is_some_and(|applied| applied.leader_id.term == term && applied.index >= announced)
         })
@@ -386,7 +386,13 @@ impl<S: Storage> RaftHandle<S> {
         // With the first entry of its term, a leader has applied all entries of earlier ones.
         let leads = applied.is_some_and(|applied| applied.leader_id.term == term);
         let index = applied.map_or(0, |applied| applied.index);
-        self.quorum_age().filter(|_| leads).or_else(|| self.contact.state_age(index))
+        match self.quorum_age().filter(|_| leads) {
+            Some(quorum_age) => {
+                let applied_age = self.announced.applied_age(index).or_else(|| self.contact.state_age(index));
+                applied_age.map(|age| age.max(quorum_age))
+            }
+            None => self.contact.state_age(index),
+        }
     }
 
     /// The current leader. A leader that no majority has acknowledged for
@@ -540,9 +546,9 @@ mod tests {
         let applied = || raft.replica.read(|state| state.applied.map_or(0, |applied| applied.index));
         // A follower may apply and show an entry before the leader applies it.
         let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
-        raft.announced_commit.fetch_max(applied() + 1, Ordering::SeqCst);
+        raft.announced.announce(applied() + 1, applied());
         assert!(!raft.may_read_locally(), "a follower may have applied more");
-        while applied() < raft.announced_commit.load(Ordering::SeqCst) {
+        while applied() < raft.announced.highest() {
             raft.propose(term, Proposal::leases(&tick)).await.expect("the node leads");
         }
         assert!(raft.may_read_locally(), "the leader has applied all announced entries");

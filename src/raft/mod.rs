@@ -3,6 +3,7 @@
 //! This module replicates log entries to a majority of disks and applies them to a [`Replica`]. The lease machine
 //! interprets the entries, the storage module stores them, and the peer module transports them.
 
+mod freshness;
 mod handle;
 mod level;
 pub(crate) mod log;

@@ -10,7 +10,6 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,12 +25,13 @@ use openraft::{RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::freshness::{AnnouncedCommits, Echoes};
 use super::level::FeatureLevel;
 use super::quorum::Quorum;
 use super::snapshot::SnapshotData;
 use super::state_machine::{Replica, blocking};
 use super::types::{PeerInfo, TypeConfig, vote, vote_record};
-use super::wire::{self, Append, Call, ProcessTime, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, TransferCall};
+use super::wire::{self, Append, Call, Reply, RequestVote, SNAPSHOT_MESSAGE_BYTES, TransferCall};
 use crate::peer::{Lane, Payload, PeerError, Transport};
 use crate::storage::{SnapshotManifest, Storage, StorageError};
 use crate::types::NodeId;
@@ -50,8 +50,7 @@ pub struct Network<S, T> {
     pub storage: S,
     /// Has the current addresses of the members.
     pub replica: Replica,
-    /// Highest commit index in any sent message. No follower can have applied more.
-    pub announced_commit: Arc<AtomicU64>,
+    pub announced: Arc<AnnouncedCommits>,
     pub sending: OutgoingSnapshots,
     /// Set before Raft runs.
     pub quorum: Arc<OnceLock<Quorum>>,
@@ -66,20 +65,19 @@ pub struct Link<S, T> {
     target: NodeId,
     address: String,
     append_lane: Lane,
-    /// The time in the last answer to an append.
-    echo: Option<ProcessTime>,
+    echoes: Echoes,
 }
 
 impl<S: Storage, T: Transport> Network<S, T> {
     fn link(&self, target: NodeId, info: &PeerInfo, append_lane: Lane) -> Link<S, T> {
-        Link { network: self.clone(), target, address: info.peer.clone(), append_lane, echo: None }
+        Link { network: self.clone(), target, address: info.peer.clone(), append_lane, echoes: Echoes::default() }
     }
 
     /// The last entry that any node has shown so far: this one when it applied it, another one after a message announced
     /// its commit. A leader knows it from its first commit on.
     fn shown(&self, append: &Append) -> Option<u64> {
         append.commit.filter(|commit| commit.term == append.vote.term)?;
-        Some(self.replica.applied_index().max(self.announced_commit.load(Ordering::SeqCst)))
+        Some(self.replica.applied_index().max(self.announced.highest()))
     }
 }
 
@@ -167,24 +165,26 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         // Record the commit index before the message leaves. A follower that received it may already show these
         // entries, so a local read must not return an older state.
         let commit = request.leader_commit.as_ref().map_or(0, |commit| commit.index);
-        self.network.announced_commit.fetch_max(commit, Ordering::SeqCst);
+        self.network.announced.announce(commit, self.network.replica.applied_index());
         let timeout = if self.append_lane == Lane::Log { self.network.disk_timeout } else { option.soft_ttl() };
         let mut append = Append::new(&request);
-        if self.network.quorum.get().is_some_and(Quorum::is_lost) {
-            // Another leader may have committed more. A follower treats the commit of a message as all that is committed at
-            // that moment.
-            append.commit = None;
-        }
+        let quorum = self.network.quorum.get();
         let call = if self.network.replica.level() >= FeatureLevel::DATED_APPENDS {
+            let echo = self.echoes.newest(quorum.and_then(Quorum::acked_at));
             // openraft may have made this message before the answer with the echo, so its commit can be older.
-            Call::DatedAppend { shown: self.network.shown(&append), append, echo: self.echo }
+            Call::DatedAppend { shown: self.network.shown(&append), append, echo }
         } else {
+            if quorum.is_some_and(Quorum::is_lost) {
+                // Another leader may have committed more. A follower treats the commit of this message as all that is
+                // committed at that moment.
+                append.commit = None;
+            }
             Call::Append(append)
         };
         match self.call(self.append_lane, &call, timeout).await? {
             Reply::Append(reply) => Ok(reply.response(self.target)),
             Reply::DatedAppend { reply, at } => {
-                self.echo = Some(at);
+                self.echoes.received(at);
                 Ok(reply.response(self.target))
             }
             other => Err(unexpected(&other)),
@@ -345,11 +345,16 @@ mod tests {
     use super::super::types::{SnapshotMeta, log_id};
     use super::super::wire::AppendReply;
     use super::*;
+    use crate::clock::SystemClock;
     use crate::config::RaftTimings;
     use crate::sim::{MemoryStorage, SyncMode};
     use crate::storage::{Position, VoteRecord};
 
     const INDEX: u64 = 41;
+
+    fn no_commits() -> Arc<AnnouncedCommits> {
+        Arc::new(AnnouncedCommits::new(Arc::new(SystemClock)))
+    }
 
     /// What becomes of the messages.
     #[derive(Clone, Copy, Debug)]
@@ -365,14 +370,14 @@ mod tests {
     /// A transport that writes down the announced commit index at the moment when a message leaves.
     #[derive(Clone)]
     struct Recorder {
-        announced: Arc<AtomicU64>,
+        announced: Arc<AnnouncedCommits>,
         seen: Arc<Mutex<Vec<(Lane, u64)>>>,
         fate: Fate,
     }
 
     impl Transport for Recorder {
         async fn call(&self, target: NodeId, _: &str, lane: Lane, _: Payload, _: Duration) -> Result<Bytes, PeerError> {
-            self.seen.lock().push((lane, self.announced.load(Ordering::SeqCst)));
+            self.seen.lock().push((lane, self.announced.highest()));
             match self.fate {
                 Fate::Answered => Ok(wire::encode(&Reply::Append(AppendReply::Success))),
                 Fate::Lost => Err(PeerError::Lost { target, reason: "the test loses it".to_owned() }),
@@ -423,7 +428,7 @@ mod tests {
                 transport: transport.clone(),
                 storage: MemoryStorage::new(SyncMode::default()),
                 replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-                announced_commit: Arc::default(),
+                announced: no_commits(),
                 sending: OutgoingSnapshots::default(),
                 quorum: Arc::default(),
                 disk_timeout,
@@ -490,7 +495,7 @@ mod tests {
                 transport,
                 storage: storage.clone(),
                 replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-                announced_commit: Arc::default(),
+                announced: no_commits(),
                 sending: OutgoingSnapshots::default(),
                 quorum: Arc::default(),
                 disk_timeout,
@@ -509,13 +514,13 @@ mod tests {
     #[tokio::test]
     async fn each_kind_of_message_has_its_lane() {
         let seen = Arc::default();
-        let transport = Recorder { announced: Arc::default(), seen: Arc::clone(&seen), fate: Fate::Continued };
+        let transport = Recorder { announced: no_commits(), seen: Arc::clone(&seen), fate: Fate::Continued };
         let storage = MemoryStorage::new(SyncMode::default());
         let mut network = Network {
             transport,
             storage: storage.clone(),
             replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-            announced_commit: Arc::default(),
+            announced: no_commits(),
             sending: OutgoingSnapshots::default(),
             quorum: Arc::default(),
             disk_timeout: Duration::from_secs(1),
@@ -551,18 +556,17 @@ mod tests {
     async fn commit_index_is_announced_before_its_message_leaves() {
         for lane in [Lane::Log, Lane::Control] {
             for fate in [Fate::Answered, Fate::Lost, Fate::Pending] {
-                let announced_commit = Arc::new(AtomicU64::new(0));
+                let announced = no_commits();
                 let seen = Arc::default();
-                let transport = Recorder { announced: announced_commit.clone(), seen: Arc::clone(&seen), fate };
+                let transport = Recorder { announced: announced.clone(), seen: Arc::clone(&seen), fate };
                 let (storage, sending) = (MemoryStorage::new(SyncMode::default()), OutgoingSnapshots::default());
                 let disk_timeout = Duration::from_secs(1);
-                let announced = announced_commit.clone();
                 let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
                 let network = Network {
                     transport,
                     storage,
                     replica,
-                    announced_commit,
+                    announced: announced.clone(),
                     sending,
                     quorum: Arc::default(),
                     disk_timeout,
@@ -584,7 +588,7 @@ mod tests {
                 // A later message with an earlier index takes nothing back.
                 send(&mut link, INDEX - 1);
                 assert_eq!(*seen.lock(), [(lane, INDEX), (lane, INDEX)], "{fate:?}");
-                assert_eq!(announced.load(Ordering::SeqCst), INDEX, "{lane:?}, {fate:?}");
+                assert_eq!(announced.highest(), INDEX, "{lane:?}, {fate:?}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::alias::WatchReceiverOf;
+use openraft::alias::{InstantOf, WatchReceiverOf};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftMetrics;
 use openraft::{Instant as _, ServerState};
@@ -18,8 +18,15 @@ pub struct Quorum {
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     suspend: SuspendMeter,
     isolation: Duration,
-    /// Without an acknowledgement for this time, another node may lead.
+    /// Without an acknowledgement for this time, another node may lead: a voter whose leadership lease is over, on a clock
+    /// within the drift, stands for election at once if the leader refuses connections.
     alone: Duration,
+}
+
+enum Acked {
+    /// The leader is the only voter.
+    Alone,
+    At(InstantOf<TypeConfig>),
 }
 
 impl Quorum {
@@ -32,25 +39,39 @@ impl Quorum {
             metrics,
             suspend: SuspendMeter::new(clock),
             isolation: timings.isolation(),
-            alone: earliest_successor(timings),
+            alone: timings.leadership_lease() * (1_000 - timings.drift_permille as u32) / 1_000,
         }
     }
 
     /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
     /// the node does not lead, or if no majority has acknowledged it yet.
     pub fn age(&self) -> Option<Duration> {
-        let acked = {
-            let metrics = self.metrics.borrow_watched();
-            if metrics.state != ServerState::Leader {
-                return None;
+        match self.acked()? {
+            Acked::Alone => Some(Duration::ZERO),
+            Acked::At(acked) => {
+                let age = acked.elapsed();
+                Some(age + self.suspend.suspended_within(age))
             }
-            if metrics.membership_config.voter_ids().take(2).count() == 1 {
-                return Some(Duration::ZERO);
-            }
-            metrics.last_quorum_acked.map(|acked| *acked)?
-        };
-        let age = acked.elapsed();
-        Some(age + self.suspend.suspended_within(age))
+        }
+    }
+
+    /// When this leader sent the last message that a majority acknowledged. `None` as for [`age`](Self::age).
+    pub fn acked_at(&self) -> Option<InstantOf<TypeConfig>> {
+        match self.acked()? {
+            Acked::Alone => Some(InstantOf::<TypeConfig>::now()),
+            Acked::At(acked) => Some(acked),
+        }
+    }
+
+    fn acked(&self) -> Option<Acked> {
+        let metrics = self.metrics.borrow_watched();
+        if metrics.state != ServerState::Leader {
+            return None;
+        }
+        if metrics.membership_config.voter_ids().take(2).count() == 1 {
+            return Some(Acked::Alone);
+        }
+        metrics.last_quorum_acked.map(|acked| Acked::At(*acked))
     }
 
     /// The time for which this node still leads without a new acknowledgement of a majority. `None` if it does not
@@ -70,11 +91,4 @@ impl Quorum {
     pub fn is_lost(&self) -> bool {
         self.age().is_some_and(|age| age >= self.alone)
     }
-}
-
-/// The shortest time from the last message that a majority acknowledged to another leader. The other nodes wait until their
-/// leadership lease is over, and then for an election timeout, on clocks within the drift.
-fn earliest_successor(timings: &RaftTimings) -> Duration {
-    let election = Duration::from_millis(timings.election_timeout_min_ms);
-    (timings.leadership_lease() + election) * (1_000 - timings.drift_permille as u32) / 1_000
 }

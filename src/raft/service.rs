@@ -3,24 +3,21 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use openraft::Raft;
 use openraft::errors::Fatal;
 use openraft::storage::Snapshot;
 use parking_lot::Mutex;
-use rand::RngExt;
 
+use super::freshness::LeaderContact;
 use super::handle::run_to_completion;
 use super::snapshot::{Meta, SnapshotData, SnapshotReader};
 use super::state_machine::{Replica, StateMachine};
 use super::types::{TypeConfig, vote, vote_record};
-use super::wire::{self, Append, AppendReply, Call, ProcessTime, Reply, RequestVote, TransferCall, VoteReply};
-use crate::clock::Clock;
+use super::wire::{self, Append, AppendReply, Call, Reply, RequestVote, TransferCall, VoteReply};
 use crate::peer::Service;
-use crate::rng::rng;
 use crate::storage::{SnapshotWriter, Storage, VoteRecord};
 use crate::types::NodeId;
 
@@ -224,82 +221,4 @@ fn vote_reply<E: Display>(answer: Result<openraft::raft::VoteResponse<TypeConfig
 
 fn no_snapshot() -> Reply {
     Reply::Failed("this node receives no snapshot: restart the transfer".into())
-}
-
-/// Time since the last accepted message from a leader, and the age of the state.
-pub struct LeaderContact {
-    clock: Arc<dyn Clock>,
-    /// See [`ProcessTime`].
-    process: u64,
-    /// Time of the last message in milliseconds of `clock`, plus one. 0 if there was none.
-    last: AtomicU64,
-    freshness: Mutex<Freshness>,
-}
-
-/// The age of the state of a follower, from the messages of its leaders. Times are in milliseconds.
-#[derive(Default)]
-struct Freshness {
-    /// The state has all that any node had shown at this time.
-    complete_at: Option<u64>,
-    /// An entry that the state does not have yet, and a time at which no node had shown a later one.
-    awaited: Option<(u64, u64)>,
-}
-
-impl Freshness {
-    fn announced(&mut self, at_ms: u64, commit: u64, applied: u64) {
-        self.applied(applied);
-        if commit <= applied {
-            (self.complete_at, self.awaited) = (self.complete_at.max(Some(at_ms)), None);
-        } else if self.awaited.is_none_or(|(_, awaited)| awaited == commit) {
-            self.awaited = Some((at_ms, commit));
-        }
-    }
-
-    fn applied(&mut self, applied: u64) {
-        if let Some((at_ms, _)) = self.awaited.take_if(|(_, commit)| *commit <= applied) {
-            self.complete_at = self.complete_at.max(Some(at_ms));
-        }
-    }
-}
-
-impl LeaderContact {
-    pub fn new(clock: Arc<dyn Clock>) -> LeaderContact {
-        LeaderContact { clock, process: rng().random(), last: AtomicU64::new(0), freshness: Mutex::default() }
-    }
-
-    pub fn heard(&self) {
-        self.last.store(self.now_ms() + 1, Ordering::Relaxed);
-    }
-
-    /// `None` if no leader was heard since the start of the node.
-    pub fn elapsed(&self) -> Option<Duration> {
-        let last = self.last.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(Duration::from_millis(self.now_ms().saturating_sub(last)))
-    }
-
-    fn time(&self) -> ProcessTime {
-        ProcessTime { process: self.process, ms: self.now_ms() }
-    }
-
-    /// A time that this process gave a leader. `None` for one of another process, also of an earlier one of this node.
-    fn read(&self, time: ProcessTime) -> Option<u64> {
-        (time.process == self.process && time.ms <= self.now_ms()).then_some(time.ms)
-    }
-
-    /// At this time, no node had shown an entry after this index.
-    fn announced(&self, at_ms: u64, commit: u64, applied: u64) {
-        self.freshness.lock().announced(at_ms, commit, applied);
-    }
-
-    /// Time since the state was complete. `None` if it was not complete since the start of the node.
-    pub fn state_age(&self, applied: u64) -> Option<Duration> {
-        let mut freshness = self.freshness.lock();
-        freshness.applied(applied);
-        let age = |at_ms| Duration::from_millis(self.now_ms().saturating_sub(at_ms));
-        freshness.complete_at.map(age)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.clock.elapsed().as_millis() as u64
-    }
 }

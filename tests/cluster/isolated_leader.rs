@@ -8,7 +8,8 @@ use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Record
 use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Change, Command, LeaseState, Outcome, Renewal};
 use tenure::node::{Answer, Consistency, Query, Request, RequestError, Role};
-use tenure::testing::{Cluster, TestNode};
+use tenure::raft::FeatureLevel;
+use tenure::testing::{Cluster, Setup, TestNode};
 use tenure::types::{HolderId, LeaseName, NodeId};
 use tokio::time::Instant;
 
@@ -89,7 +90,18 @@ async fn isolated_leader_reports_no_leader() {
 /// The leader and one follower of five are alone. The others elect a leader, whose changes they do not get.
 #[tokio::test(start_paused = true)]
 async fn follower_of_an_isolated_leader_knows_that_its_state_is_old() {
-    let cluster = Cluster::start(5, RaftTimings::lan(), LeaseSettings::default()).await;
+    old_state_behind_an_isolated_leader(Setup::default()).await;
+}
+
+/// A program of an earlier release takes the commit of each message for all that is committed at its arrival.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_sends_no_commit_to_an_older_program() {
+    let levels = (1..=5).map(|id| (id, FeatureLevel::FIRST)).collect();
+    old_state_behind_an_isolated_leader(Setup { levels, ..Setup::default() }).await;
+}
+
+async fn old_state_behind_an_isolated_leader(setup: Setup) {
+    let cluster = Cluster::start_with(5, setup).await;
     let leader = cluster.leader().await;
     let follower = cluster.ids().find(|id| *id != leader).expect("five nodes");
     let others: Vec<NodeId> = cluster.ids().filter(|id| ![leader, follower].contains(id)).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::level::FeatureLevel;
-use super::super::wire::{self, Append, AppendReply, Call, ProcessTime, Reply};
+use super::super::wire::{self, Append, AppendReply, Call, ProcessTime, Reply, TransferCall};
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Batch, Command, Stamp};
 use crate::node::{Consistency, Forward, Query, Request};
@@ -17,10 +17,11 @@ use crate::testing::{Cluster, Setup};
 use crate::types::{LeaseName, NodeId};
 
 const SOON: Duration = Duration::from_secs(30);
-/// At least two intervals between heartbeats.
-const HEARTBEATS: Duration = Duration::from_millis(200);
-/// Highest age of the state of a follower in an idle cluster: a heartbeat echoes the time of the answer to the one before.
-const IDLE_AGE: Duration = Duration::from_millis(160);
+/// At least three intervals between heartbeats.
+const HEARTBEATS: Duration = Duration::from_millis(250);
+/// Highest age of the state of a follower in an idle cluster: a heartbeat echoes the time of the answer to the second one
+/// before it, because a majority has acknowledged the one between them.
+const IDLE_AGE: Duration = Duration::from_millis(235);
 
 /// A follower that only a deposed leader reaches reports the age of its data, and knows no leader.
 #[tokio::test(start_paused = true)]
@@ -109,6 +110,71 @@ async fn follower_that_does_not_apply_reports_the_age_of_its_state() {
     tokio::time::sleep(HEARTBEATS).await;
     assert!(age() < IDLE_AGE, "{:?}", age());
     assert_eq!(follower.health().not_ready, None);
+    cluster.shutdown().await;
+}
+
+/// The followers have applied and shown an entry that the leader has not applied yet.
+#[tokio::test(start_paused = true)]
+async fn leader_that_does_not_apply_reports_the_age_of_its_state() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.node(cluster.leader().await).clone();
+    tokio::time::sleep(HEARTBEATS).await;
+    let age = || leader.raft().state_age().expect("it was complete");
+    assert!(age() < IDLE_AGE, "{:?}", age());
+    let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+    let stall = leader.raft().raft().external_state_machine_request(|_| Box::pin(async { _ = resumed.await }));
+    stall.await.expect("Raft runs");
+    let (writer, term) = (leader.clone(), leader.leadership().term);
+    let tick = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: vec![Command::Tick] };
+    let write = tokio::spawn(async move { writer.raft().propose(term, Proposal::leases(&tick)).await });
+    tokio::time::sleep(HEARTBEATS).await;
+    let shown = cluster.ids().map(|id| cluster.node(id).raft().replica().applied_index());
+    assert!(shown.max() > Some(leader.raft().replica().applied_index()), "the followers have applied it");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!((Duration::from_secs(5)..Duration::from_secs(5) + 2 * HEARTBEATS).contains(&age()), "{:?}", age());
+    resume.send(()).expect("the state machine waits");
+    write.await.expect("no panic").expect("it leads");
+    assert!(age() < IDLE_AGE, "{:?}", age());
+    cluster.shutdown().await;
+}
+
+/// After a transfer, the next leader waits for no leadership lease. The first leader and one follower do not hear of it.
+#[tokio::test(start_paused = true)]
+async fn follower_of_a_leader_that_was_replaced_knows_the_age_of_its_state() {
+    let cluster = Cluster::start(5, RaftTimings::lan(), LeaseSettings::default()).await;
+    let old = cluster.leader().await;
+    tokio::time::sleep(2 * HEARTBEATS).await;
+    let others: Vec<NodeId> = cluster.ids().filter(|id| *id != old).collect();
+    let [follower, others @ ..] = &others[..] else { unreachable!("five nodes") };
+    for other in others {
+        cluster.board.cut(*other, old);
+        cluster.board.isolate(*other, [*follower]);
+    }
+    let from = cluster.disk(old).vote().expect("the leader voted for itself");
+    let (next, last) =
+        (others[0], cluster.node(old).raft().replica().read(|state| state.applied.as_ref().map(position)));
+    let transfer = Payload::Raft(wire::encode(&Call::Transfer(TransferCall { from, to: next, last })));
+    let old_transport = cluster.board.transport(old);
+    let transferred =
+        tokio::spawn(async move { old_transport.call(next, "in memory", Lane::Control, transfer, SOON).await });
+    let began = Instant::now();
+    while cluster.node(next).raft().quorum_age().is_none() {
+        assert!(began.elapsed() < Duration::from_millis(100), "the election takes no timeout");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let (raft, tick) = (cluster.node(next).raft(), vec![Command::Tick]);
+    let batch = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands: tick };
+    raft.propose(raft.leadership().term, Proposal::leases(&batch)).await.expect("it leads");
+    let shown = Instant::now();
+    let follower = cluster.node(*follower).raft();
+    // Less than a leadership lease.
+    while shown.elapsed() < Duration::from_millis(300) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let age = follower.state_age().expect("it was complete");
+        assert!(age >= shown.elapsed(), "{age:?} after {:?}", shown.elapsed());
+        assert!(follower.last_contact() < Some(HEARTBEATS), "{:?}", follower.last_contact());
+    }
+    transferred.abort();
     cluster.shutdown().await;
 }
 

@@ -470,15 +470,20 @@ pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Res
     Ok(released)
 }
 
-/// Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait.
+/// Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. After another
+/// refusal, the holder can still wait.
 async fn leave_queue(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
     let claim = Acquire { wait_ms: Some(1), ..claim_request(hold, &hold.options()) };
     let budget = RetryBudget::within(shared.options.operation_timeout);
     match shared.coordinator.acquire(hold.name.clone(), claim, budget).await {
         Ok(lease) => send_release(shared, hold, lease.token).await,
-        Err(CallError::Refused(_)) => Ok(false),
+        Err(CallError::Refused(problem)) if has_left_queue(problem.code) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn has_left_queue(refusal: Code) -> bool {
+    matches!(refusal, Code::WaitTimeout | Code::WaitAbandoned)
 }
 
 pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Standing, CallError> {

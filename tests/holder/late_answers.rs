@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::api::Code;
 use tenure::client::{AcquireOptions, CallError, HoldState, LeaseOptions, Loss, Wait, WithError};
 
-use crate::link::{Fate, Link, TTL, USABLE, Withheld};
+use crate::link::{ClaimFate, Fate, Link, TTL, USABLE, Withheld};
 use crate::world::{LONG, until, wait_in_queue};
 
 #[tokio::test]
@@ -115,6 +115,44 @@ async fn abandoned_waiter_is_withdrawn() {
     }
     assert!(!lease.is_held());
     assert_eq!(held.release().await, Ok(true));
+}
+
+/// The rights of the client change while its claim waits. It has not left the queue then.
+#[tokio::test]
+async fn withdrawal_that_is_refused_is_repeated() {
+    let link = Link::new();
+    let (held, lease) = (link.cluster.manager(), link.lease());
+    let held = held.lease_with("job", LeaseOptions::new().infinite()).expect("a valid name");
+    held.acquire(Wait::No).await.expect("the lease is free");
+    link.ignores_disconnects.store(true, Ordering::SeqCst);
+    let claim = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(Wait::UpTo(TTL)).await }
+    });
+    until("it waits", || link.claims.load(Ordering::SeqCst) == 1).await;
+    while !link.waits(&lease).await {
+        tokio::task::yield_now().await;
+    }
+    link.failing_claims.lock().expect("no panic").extend([ClaimFate::Forbidden; 2]);
+    claim.abort();
+    let begun = tokio::time::Instant::now();
+    while link.claims.load(Ordering::SeqCst) < 2 {
+        assert!(begun.elapsed() < LONG, "no withdrawal");
+        link.cluster.clock().advance(Duration::from_millis(50));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let release = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.release().await }
+    });
+    while link.claims.load(Ordering::SeqCst) < 3 {
+        assert!(begun.elapsed() < LONG, "the release sends no withdrawal");
+        link.cluster.clock().advance(Duration::from_millis(50));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = release.await.expect("no panic").expect_err("the withdrawal is refused");
+    assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::Forbidden), "{refused}");
+    assert!(link.waits(&lease).await, "it is still in the queue");
 }
 
 #[tokio::test]

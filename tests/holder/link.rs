@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::{
-    self, Acquire, EventId, Explanation, HandOver, Release, Released, RenewBatch, Renewed, UpdateMetadata,
+    self, Acquire, Code, EventId, Explanation, HandOver, Problem, Release, Released, RenewBatch, Renewed,
+    UpdateMetadata,
 };
 use tenure::client::{
     CallError, Coordinator, Events, Lease, LeaseManager, LeaseOptions, Loss, ManagerOptions, ResponseFuture,
@@ -73,6 +74,8 @@ pub enum ClaimFate {
     AnswerLost,
     /// No node is reached.
     NotSent,
+    /// The cluster refuses it for another reason than the wait.
+    Forbidden,
 }
 
 impl Link {
@@ -150,6 +153,9 @@ impl Coordinator for Link {
             match fate {
                 None => {}
                 Some(ClaimFate::NotSent) => return Err(CallError::Unavailable("no node is reached".to_owned())),
+                Some(ClaimFate::Forbidden) => {
+                    return Err(CallError::Refused(Box::new(Problem::new(Code::Forbidden, "the rights have changed"))));
+                }
                 Some(ClaimFate::AnswerLost) => {
                     self.cluster.acquire(name, claim, budget).await.expect("the lease is free");
                     return Err(CallError::Unknown { why: "the answer is lost".to_owned(), last: None });

@@ -608,6 +608,24 @@ async def test_abandoned_wait_is_resolved_before_the_next_claim(server: Scripted
         assert server.of("release")[0].body == {"holder": "me", "token": str(TOKEN)}
 
 
+async def test_refused_withdrawal_leaves_the_claim_unresolved(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda request: hang(request) if request.body["wait_ms"] > 1 else problem("forbidden", 403))
+        server.on("explain", standing("waits", waiter={}))
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        shutting_down = asyncio.ensure_future(m.manager.shutdown())
+        while not shutting_down.done():
+            clock.now += 0.1
+            await asyncio.sleep(0.01)
+        [(name, error)] = await shutting_down
+        assert (name, isinstance(error, Refused)) == ("job", True)
+        server.on("explain", standing("unknown"))
+
+
 async def test_no_claim_is_sent_after_a_shutdown(server: ScriptedServer, clock: ManualClock) -> None:
     answer = asyncio.Event()
 

@@ -270,14 +270,17 @@ export async function releaseAmbiguous(core: Core, record: NameRecord): Promise<
   }
 }
 
-/** Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. */
+/**
+ * Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. After another
+ * refusal, the holder can still wait.
+ */
 async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
   try {
     const body = { holder: core.holder, ...record.claim };
     const lease = await core.client.acquire(record.name, body, 1, new AbortController().signal);
     return await sendRelease(core, record, lease.token);
   } catch (error) {
-    if (error instanceof Refused) {
+    if (error instanceof Refused && ["wait_timeout", "wait_abandoned"].includes(error.code)) {
       return false;
     }
     throw error;

@@ -469,6 +469,22 @@ test("shutdown_ends_waits_and_releases_leases", async () => {
   await assert.rejects(holder.acquire("job"), ShutDown);
 });
 
+test("refused_withdrawal_leaves_the_claim_unresolved", async () => {
+  const holder = manager();
+  script({
+    acquire: (request) => (request.body.wait_ms === 1 ? problem(403, "forbidden") : "hang"),
+    explain: () => standing({ status: "waits", waiter: {} }),
+  });
+  const waiting = holder.acquire("queue", { wait: "1m" });
+  await server.received("/queue/acquire");
+  const left = holder.shutdown();
+  await assert.rejects(waiting, Unknown);
+  assert.deepEqual(
+    (await left).map(({ name, error }) => [name, error instanceof Refused]),
+    [["queue", true]],
+  );
+});
+
 test("shutdown_names_the_leases_that_may_be_left", async () => {
   const holder = manager({ operationTimeout: "5s" });
   await holder.acquire("job");

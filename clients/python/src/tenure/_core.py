@@ -439,12 +439,17 @@ class Core:
             return released
 
     async def _leave_queue(self, hold: Hold) -> bool:
-        """Sends another claim with the shortest wait. The cluster commits the end of that wait."""
+        """Sends another claim with the shortest wait. The cluster commits the end of that wait.
+
+        After another refusal, the holder can still wait.
+        """
         claim = {**hold.options.request(hold.holder), "wait_ms": 1}
         try:
             lease = await self.calls.acquire(hold.name, claim, self.budget)
-        except Refused:
-            return False
+        except Refused as refused:
+            if refused.code in ("wait_timeout", "wait_abandoned"):
+                return False
+            raise
         return await self.send_release(hold, int(lease["token"]))
 
     async def _standing(self, hold: Hold) -> Standing:

@@ -40,7 +40,7 @@ impl Freshness {
         if commit <= applied {
             (self.complete_at, self.awaited) = (self.complete_at.max(Some(at_ms)), None);
         } else if self.awaited.is_none_or(|(_, awaited)| awaited == commit) {
-            self.awaited = Some((at_ms, commit));
+            self.awaited = self.awaited.max(Some((at_ms, commit)));
         }
     }
 
@@ -110,8 +110,10 @@ impl AnnouncedCommits {
 
     /// Call it before a message with this commit index leaves.
     pub fn announce(&self, commit: u64, applied: u64) {
+        // Another message must not announce more between the two.
+        let mut freshness = self.freshness.lock();
         let highest = self.highest.fetch_max(commit, Ordering::SeqCst).max(commit);
-        self.freshness.lock().announced(self.now_ms(), highest, applied);
+        freshness.announced(self.now_ms(), highest, applied);
     }
 
     /// Highest commit index in any sent message. No follower can have applied more.

@@ -378,15 +378,14 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     /// Upper bound of the age of this node's state. Below level
-    /// [`DATED_APPENDS`](super::level::FeatureLevel::DATED_APPENDS) it lacks the time of a leader's message on its way. `None`
-    /// if the state was not complete since the start of the node.
+    /// [`DATED_APPENDS`](super::level::FeatureLevel::DATED_APPENDS) it lacks the time of a leader's message on its way, and
+    /// after a transfer up to a leadership lease. `None` if the state was not complete since the start of the node.
     pub fn state_age(&self) -> Option<Duration> {
-        let term = self.metrics.borrow_watched().current_term;
         let applied = self.replica.read(|state| state.applied);
-        // With the first entry of its term, a leader has applied all entries of earlier ones.
-        let leads = applied.is_some_and(|applied| applied.leader_id.term == term);
         let index = applied.map_or(0, |applied| applied.index);
-        match self.quorum_age().filter(|_| leads) {
+        // With the first entry of its term, a leader has applied all entries of earlier ones.
+        let term = applied.map(|applied| applied.leader_id.term);
+        match term.and_then(|term| self.quorum.age_in(term)) {
             Some(quorum_age) => {
                 let applied_age = self.announced.applied_age(index).or_else(|| self.contact.state_age(index));
                 applied_age.map(|age| age.max(quorum_age))

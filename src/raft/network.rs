@@ -170,7 +170,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         let mut append = Append::new(&request);
         let quorum = self.network.quorum.get();
         let call = if self.network.replica.level() >= FeatureLevel::DATED_APPENDS {
-            let echo = self.echoes.newest(quorum.and_then(Quorum::acked_at));
+            let echo = self.echoes.newest(quorum.and_then(|quorum| quorum.acked_at(append.vote.term)));
             // openraft may have made this message before the answer with the echo, so its commit can be older.
             Call::DatedAppend { shown: self.network.shown(&append), append, echo }
         } else {

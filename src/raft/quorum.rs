@@ -46,7 +46,16 @@ impl Quorum {
     /// Time since this leader sent the last message that a majority acknowledged. It includes suspended time. `None` if
     /// the node does not lead, or if no majority has acknowledged it yet.
     pub fn age(&self) -> Option<Duration> {
-        match self.acked()? {
+        self.age_if(|_| true)
+    }
+
+    /// [`age`](Self::age) as the leader of this term.
+    pub fn age_in(&self, term: u64) -> Option<Duration> {
+        self.age_if(|metrics| metrics.current_term == term)
+    }
+
+    fn age_if(&self, counts: impl Fn(&RaftMetrics<TypeConfig>) -> bool) -> Option<Duration> {
+        match self.acked(counts)? {
             Acked::Alone => Some(Duration::ZERO),
             Acked::At(acked) => {
                 let age = acked.elapsed();
@@ -55,20 +64,21 @@ impl Quorum {
         }
     }
 
-    /// When this leader sent the last message that a majority acknowledged. `None` as for [`age`](Self::age).
-    pub fn acked_at(&self) -> Option<InstantOf<TypeConfig>> {
-        match self.acked()? {
+    /// When this node sent the last message that a majority acknowledged, as the leader of this term. `None` as for
+    /// [`age`](Self::age).
+    pub fn acked_at(&self, term: u64) -> Option<InstantOf<TypeConfig>> {
+        match self.acked(|metrics| metrics.current_term == term)? {
             Acked::Alone => Some(InstantOf::<TypeConfig>::now()),
             Acked::At(acked) => Some(acked),
         }
     }
 
-    fn acked(&self) -> Option<Acked> {
+    fn acked(&self, counts: impl Fn(&RaftMetrics<TypeConfig>) -> bool) -> Option<Acked> {
         let metrics = self.metrics.borrow_watched();
-        if metrics.state != ServerState::Leader {
+        if metrics.state != ServerState::Leader || !counts(&metrics) {
             return None;
         }
-        if metrics.membership_config.voter_ids().take(2).count() == 1 {
+        if metrics.membership_config.voter_ids().eq([metrics.id]) {
             return Some(Acked::Alone);
         }
         metrics.last_quorum_acked.map(|acked| Acked::At(*acked))

@@ -13,6 +13,7 @@ steady!(
     term_before_the_election_exits_with_124,
     command_runs_in_each_leadership_until_it_exits,
     term_before_a_loss_ends_the_candidate,
+    signal_after_a_revocation_ends_the_leader,
 );
 
 fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
@@ -84,6 +85,19 @@ async fn term_before_a_loss_ends_the_candidate() {
     assert_eq!(code(&mut candidate).await, 123);
     let starts = world.marks("marks").into_iter().filter(|mark| mark.word == "up").count();
     assert_eq!(starts, 1, "the command has started again");
+}
+
+/// The leader has not heard of the revocation yet. It does not campaign again.
+async fn signal_after_a_revocation_ends_the_leader() {
+    let world = World::start().await;
+    for signal in [Signal::HUP, Signal::TERM] {
+        let mut leader = elect(&world, "leader", "", None);
+        wait_for_output(&leader, r#""event":"elected""#).await;
+        assert_eq!(world.tenure("lease revoke duty").await, 0);
+        leader.signal(signal);
+        assert_eq!(code(&mut leader).await, 0, "{signal:?}: {}", leader.said());
+        assert!(leader.printed().contains(r#""event":"lost""#), "{}", leader.printed());
+    }
 }
 
 async fn term_before_the_election_exits_with_124() {

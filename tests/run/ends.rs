@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::json;
 
+use crate::client::Call;
 use crate::port;
 use crate::steady::steady;
 use crate::world::{World, code};
@@ -42,6 +44,10 @@ async fn exit_code_tells_the_end_of_the_command() {
     {
         assert_eq!(code(&mut world.run(invalid, "true")).await, 125, "{invalid}");
     }
+    // A refusal that does not say that another holder has the lease.
+    let counted = json!({"holder": "other", "ttl_ms": 60_000, "limit": 3});
+    world.cluster.client.done(0, &Call::post("/v1/leases/counted/acquire", counted)).await;
+    assert_eq!(code(&mut world.run("counted --ttl 2s", "true")).await, 125);
     let nowhere = format!("job --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
     assert_eq!(code(&mut world.run(&nowhere, "true")).await, 125);
 }

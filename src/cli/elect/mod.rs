@@ -64,9 +64,17 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             let ended =
                 if observe { participant.observe(printer).await } else { participant.lead(printer, once).await };
             let _ = tokio::time::timeout(participant.plan.timeout, participant.manager.shutdown()).await;
-            ended.unwrap_or_else(|failure| {
-                failure.report(Format::Table);
-                codes::FAILED
+            ended.unwrap_or_else(|failure| match failure {
+                // As for the other commands that print until they are ended.
+                Failure::OutputClosed if observe => 0,
+                Failure::OutputClosed => {
+                    message!("tenure: stdout is closed");
+                    codes::FAILED
+                }
+                failure => {
+                    failure.report(Format::Table);
+                    codes::FAILED
+                }
             })
         }
         Err(why) => {
@@ -127,13 +135,19 @@ impl Participant {
                 }
             };
             printer.elected(leadership.token())?;
-            let end = match self.plan.command.is_empty() {
-                true => self.lead_until_signal(&leadership).await?,
-                false => session::run_command(&self.plan, &self.lease, leadership.token(), &mut self.forwarded).await,
+            let (end, is_asked) = match self.plan.command.is_empty() {
+                true => self.lead_until_signal(&leadership).await,
+                false => {
+                    let (plan, token) = (&self.plan, leadership.token());
+                    (session::run_command(plan, &self.lease, token, &mut self.forwarded).await, false)
+                }
             };
             match end {
                 End::Lost => printer.lost(leadership.token(), self.lease.state())?,
                 End::Exited(_) => printer.resigned(leadership.token())?,
+            }
+            if is_asked {
+                return Ok(0);
             }
             // The command got the signal. Its lease was lost before it ended.
             if once || end != End::Lost || self.forwarded.asked_to_stop() {
@@ -142,19 +156,20 @@ impl Participant {
         }
     }
 
-    /// Leads until a signal or until the leadership is lost.
-    async fn lead_until_signal(&mut self, leadership: &Leadership) -> Result<End, Failure> {
-        let asked = leadership.while_leading(self.forwarded.end_requested()).await;
-        if asked.is_err() {
-            return Ok(End::Lost);
+    /// Leads until a signal or until the leadership is lost. Returns whether a signal came, after which the leadership can
+    /// still turn out to be lost.
+    async fn lead_until_signal(&mut self, leadership: &Leadership) -> (End, bool) {
+        if leadership.while_leading(self.forwarded.end_requested()).await.is_err() {
+            return (End::Lost, false);
         }
-        match leadership.resign_now().await {
-            Ok(true) => Ok(End::Exited(0)),
-            Ok(false) => Ok(End::Lost),
+        let end = match leadership.resign_now().await {
+            Ok(true) => End::Exited(0),
+            Ok(false) => End::Lost,
             Err(error) => {
                 message!("tenure: {}: the lease is not released, so it expires: {error}", self.plan.name);
-                Ok(End::Exited(0))
+                End::Exited(0)
             }
-        }
+        };
+        (end, true)
     }
 }

@@ -115,8 +115,10 @@ async fn release(plan: &Plan, lease: &Lease, end: End) {
 /// The exit code for a failed claim.
 pub fn code_of(error: &CallError) -> u8 {
     match error {
-        CallError::Refused(problem) if problem.code == Code::Invalid => codes::FAILED,
-        CallError::Refused(_) => codes::NOT_ACQUIRED,
+        CallError::Refused(problem) => match problem.code {
+            Code::Held | Code::LockDelay | Code::WaitTimeout | Code::WaitAbandoned => codes::NOT_ACQUIRED,
+            _ => codes::FAILED,
+        },
         CallError::Unknown { .. } | CallError::Unavailable(_) | CallError::ShutDown => codes::FAILED,
     }
 }

@@ -126,6 +126,11 @@ impl Lease {
         }
     }
 
+    /// The error of an acquire that a shutdown of the manager ends.
+    pub(crate) async fn ended_by_shutdown(&self) -> CallError {
+        operations::ended_by_shutdown(&self.owner.shared, &self.hold).await
+    }
+
     /// Resolves an acquire with an unknown outcome in the background: releases its grant, or withdraws its claim.
     pub(crate) fn resolve_lazily(&self) {
         if self.hold.is_ambiguous() {

@@ -41,7 +41,7 @@ pub(super) async fn acquire(
     let (mut retries, mut unknown) = (options.retries, None);
     loop {
         if shared.closing.is_cancelled() {
-            return Err(CallError::ShutDown);
+            return Err(ended_by_shutdown(shared, hold).await);
         }
         if let Some(token) = hold.token(shared.now()) {
             return Ok(token);
@@ -53,9 +53,12 @@ pub(super) async fn acquire(
         };
         metrics::not_acquired(&error);
         if retries == 0 {
-            // That no node serves the last attempt proves nothing about an earlier one.
+            // That the last attempt is not done proves nothing about an earlier one.
             return Err(match (error, unknown) {
                 (CallError::Unavailable(_), Some(unknown)) => unknown,
+                (CallError::Refused(problem), Some(CallError::Unknown { why, .. })) => {
+                    CallError::Unknown { why, last: Some(problem) }
+                }
                 (error, _) => error,
             });
         }
@@ -186,7 +189,7 @@ impl SentClaim {
 }
 
 /// The error of an acquire that a shutdown ended, after the shutdown has resolved its claim.
-async fn ended_by_shutdown(shared: &ManagerInner, hold: &Hold) -> CallError {
+pub(super) async fn ended_by_shutdown(shared: &ManagerInner, hold: &Hold) -> CallError {
     shared.claims_resolved.cancelled().await;
     if hold.is_ambiguous() {
         let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
@@ -471,19 +474,21 @@ pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Res
 }
 
 /// Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. After another
-/// refusal, the holder can still wait.
+/// refusal, the holder may still wait.
 async fn leave_queue(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
     let claim = Acquire { wait_ms: Some(1), ..claim_request(hold, &hold.options()) };
     let budget = RetryBudget::within(shared.options.operation_timeout);
     match shared.coordinator.acquire(hold.name.clone(), claim, budget).await {
         Ok(lease) => send_release(shared, hold, lease.token).await,
-        Err(CallError::Refused(problem)) if has_left_queue(problem.code) => Ok(false),
+        Err(CallError::Refused(problem)) if matches!(problem.code, Code::WaitTimeout | Code::WaitAbandoned) => {
+            Ok(false)
+        }
+        Err(CallError::Refused(problem)) => match standing(shared, hold).await? {
+            Standing::Ended { .. } | Standing::Unknown => Ok(false),
+            _ => Err(CallError::Refused(problem)),
+        },
         Err(error) => Err(error),
     }
-}
-
-fn has_left_queue(refusal: Code) -> bool {
-    matches!(refusal, Code::WaitTimeout | Code::WaitAbandoned)
 }
 
 pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Standing, CallError> {

@@ -221,7 +221,7 @@ impl LeaseOptions {
     }
 
     /// The duration of [`Wait::ForTtl`].
-    fn ttl_wait(&self) -> Duration {
+    pub(crate) fn ttl_wait(&self) -> Duration {
         match self.ttl {
             Some(TtlMs::Millis(ms)) => Duration::from_millis(ms),
             Some(TtlMs::Infinite) => Duration::from_millis(MAX_WAIT_MS),

@@ -16,5 +16,6 @@ pub fn member(id: &str, weight: u32) -> Member {
         token: FencingToken { term: 1, index: 1 },
         holder: id.to_owned(),
         since: Timestamp::default(),
+        ttl: None,
     }
 }

@@ -79,6 +79,53 @@ async fn resignation_comes_after_the_end_of_the_work() {
     drop(work);
 }
 
+/// The candidate leaves in the pause after a claim that was granted and not answered.
+#[tokio::test(start_paused = true)]
+async fn dropped_campaign_resolves_a_claim_without_an_answer() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let within = Duration::from_secs(10);
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new().operation_timeout(within));
+    let election = candidate(&manager, ElectionOptions::new());
+    switch.set(Line::Deaf);
+    let mut campaign = Box::pin(election.campaign());
+    // A claim waits for 60 s.
+    let unanswered = within + Duration::from_millis(60_100);
+    assert!(tokio::time::timeout(unanswered, &mut campaign).await.is_err(), "its claim has no answer");
+    switch.set(Line::Up);
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut campaign).await.is_err(), "it pauses");
+    let other = cluster.manager().lease("leader").expect("a name");
+    assert!(other.acquire(Wait::No).await.is_err(), "the claim was granted");
+    drop(campaign);
+    let freed = async {
+        while other.acquire(Wait::No).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(within, freed).await.expect("the manager releases the lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarted_member_waits_for_the_longer_ttl_of_its_dead_lease() {
+    let cluster = FakeCluster::new();
+    let long = Duration::from_secs(60);
+    let dead = cluster.manager();
+    let switch = Switch::new(cluster.clone());
+    let crashed = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let member = Group::join(&crashed, "workers", MemberOptions::new("a").ttl(long)).await.expect("the id is free");
+    switch.set(Line::Cut);
+    let again = tokio::spawn(async move {
+        let options = MemberOptions::new("a").ttl(Duration::from_secs(5));
+        Group::join(&dead, "workers", options).await.map(drop)
+    });
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        cluster.clock().advance(Duration::from_secs(1));
+    }
+    assert_eq!(again.await.expect("no panic"), Ok(()));
+    drop(member);
+}
+
 #[tokio::test(start_paused = true)]
 async fn cut_off_leader_has_its_grace_to_stop() {
     let cluster = FakeCluster::new();

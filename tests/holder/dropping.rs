@@ -215,12 +215,32 @@ async fn later_claim_says_nothing_about_an_earlier_one() {
 /// No node serves the second attempt.
 #[tokio::test(start_paused = true)]
 async fn last_attempt_does_not_hide_an_unknown_one() {
-    let link = Link::new();
-    let lease = link.lease();
-    *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost, ClaimFate::NotSent].into();
-    let unknown = lease.acquire(AcquireOptions::from(Wait::No).retries(1, LONG)).await;
+    for (last, refused) in [(ClaimFate::NotSent, None), (ClaimFate::Forbidden, Some(Code::Forbidden))] {
+        let link = Link::new();
+        let lease = link.lease();
+        *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost, last].into();
+        let unknown = lease.acquire(AcquireOptions::from(Wait::No).retries(1, LONG)).await;
+        let Err(CallError::Unknown { last, .. }) = unknown else { panic!("{unknown:?}") };
+        assert_eq!(last.map(|problem| problem.code), refused);
+        assert_eq!(lease.release().await, Ok(true));
+    }
+}
+
+/// The cluster has granted the first attempt, and cannot be reached any more.
+#[tokio::test(start_paused = true)]
+async fn shutdown_between_two_attempts_says_unknown() {
+    let world = World::start();
+    let lease = world.manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    world.switch.set(Line::Deaf);
+    let retries = AcquireOptions::from(Wait::No).retries(1, Duration::from_secs(3_600));
+    let acquiring = tokio::spawn(async move { lease.acquire(retries).await });
+    tokio::time::sleep(TTL).await;
+    world.switch.set(Line::Cut);
+    let left = world.manager.shutdown().await;
+    assert!(left.iter().any(|(name, _)| name.as_str() == "job"), "{left:?}");
+    let unknown = acquiring.await.expect("no panic");
     assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
-    assert_eq!(lease.release().await, Ok(true));
+    assert!(world.other.acquire(Wait::No).await.is_err(), "the first attempt was granted");
 }
 
 #[tokio::test(start_paused = true)]

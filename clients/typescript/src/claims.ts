@@ -272,7 +272,7 @@ export async function releaseAmbiguous(core: Core, record: NameRecord): Promise<
 
 /**
  * Leaves the queue: sends another claim with the shortest wait. The cluster commits the end of that wait. After another
- * refusal, the holder can still wait.
+ * refusal, the holder may still wait.
  */
 async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
   try {
@@ -280,7 +280,13 @@ async function leaveQueue(core: Core, record: NameRecord): Promise<boolean> {
     const lease = await core.client.acquire(record.name, body, 1, new AbortController().signal);
     return await sendRelease(core, record, lease.token);
   } catch (error) {
-    if (error instanceof Refused && ["wait_timeout", "wait_abandoned"].includes(error.code)) {
+    if (!(error instanceof Refused)) {
+      throw error;
+    }
+    if (["wait_timeout", "wait_abandoned"].includes(error.code)) {
+      return false;
+    }
+    if (["ended", "unknown"].includes((await core.standing(record.name)).status)) {
       return false;
     }
     throw error;

@@ -101,10 +101,11 @@ impl Election {
     pub async fn campaign(&self) -> Result<Leadership, CallError> {
         let candidate = &self.candidate;
         let _idle_at_the_end = IdleOnDrop(candidate);
+        let _resolved_at_the_end = ResolveOnDrop(&candidate.lease);
         loop {
             tokio::select! {
                 biased;
-                () = candidate.manager.closing() => return Err(CallError::ShutDown),
+                () = candidate.manager.closing() => return Err(candidate.lease.ended_by_shutdown().await),
                 () = candidate.wait_for_budget() => {}
             }
             candidate.candidacy.send_replace(Candidacy::Waiting);
@@ -197,6 +198,15 @@ struct IdleOnDrop<'a>(&'a Candidate);
 impl Drop for IdleOnDrop<'_> {
     fn drop(&mut self) {
         self.0.candidacy.send_replace(Candidacy::Idle);
+    }
+}
+
+/// A candidate can leave after a claim that was granted and not answered.
+struct ResolveOnDrop<'a>(&'a Lease);
+
+impl Drop for ResolveOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.resolve_lazily();
     }
 }
 

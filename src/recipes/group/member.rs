@@ -38,6 +38,8 @@ pub struct Member {
     pub holder: String,
     /// The wall-clock time of the join. Use it for display only.
     pub since: Timestamp,
+    /// The ttl of the membership. `None`: it is infinite.
+    pub ttl: Option<Duration>,
 }
 
 impl Member {
@@ -58,6 +60,7 @@ impl Member {
             token: lease.token,
             holder: lease.holder,
             since: lease.granted_at,
+            ttl: lease.ttl_ms.as_millis().map(Duration::from_millis),
         })
     }
 }

@@ -132,13 +132,17 @@ impl Membership {
 
     async fn acquire(&mut self) -> Result<(), GroupError> {
         self.group.refresh().await?;
-        let present = self.group.snapshot().all.len();
-        if present >= MAX_MEMBERS {
-            return Err(GroupError::Full { members: present });
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.group.snapshot().all.into_iter().partition(|member| member.id == self.options.id);
+        if others.len() >= MAX_MEMBERS {
+            return Err(GroupError::Full { members: others.len() });
         }
         let lease_options = self.options.lease_options(self.group.name(), self.is_ready.load(Ordering::Relaxed))?;
+        // A dead member may have a longer ttl than this one.
+        let present_ttl = own.iter().filter_map(|member| member.ttl).max().unwrap_or_default();
+        let wait = lease_options.ttl_wait().max(present_ttl);
         self.lease = self.group.manager.lease_with(self.lease.name().as_str(), lease_options)?;
-        match self.lease.guard(Wait::ForTtl).await {
+        match self.lease.guard(Wait::UpTo(wait)).await {
             Ok(guard) => self.guard = Some(guard),
             Err(CallError::Refused(problem)) if matches!(problem.code, Code::WaitTimeout | Code::Held) => {
                 return Err(GroupError::IdTaken { id: self.options.id.clone(), holder: problem.holder });

@@ -75,7 +75,13 @@ where
             acquired = self.lease.guard(Wait::UpTo(QUEUE_WAIT)) => acquired,
             () = self.roster.wait_for_ownership(name, false) => return None,
         };
-        acquired.inspect_err(|error| tracing::debug!(shard = name, %error, "the acquire of a shard failed")).ok()
+        acquired
+            .inspect_err(|error| {
+                tracing::debug!(shard = name, %error, "the acquire of a shard failed");
+                // The shard may move before the next acquire.
+                self.lease.resolve_lazily();
+            })
+            .ok()
     }
 
     /// Runs the work until it ends, the lease is lost, or the shard belongs to another process. Then it releases the

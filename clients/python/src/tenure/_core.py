@@ -441,13 +441,15 @@ class Core:
     async def _leave_queue(self, hold: Hold) -> bool:
         """Sends another claim with the shortest wait. The cluster commits the end of that wait.
 
-        After another refusal, the holder can still wait.
+        After another refusal, the holder may still wait.
         """
         claim = {**hold.options.request(hold.holder), "wait_ms": 1}
         try:
             lease = await self.calls.acquire(hold.name, claim, self.budget)
         except Refused as refused:
             if refused.code in ("wait_timeout", "wait_abandoned"):
+                return False
+            if (await self._standing(hold)).get("status") in ("ended", "unknown"):
                 return False
             raise
         return await self.send_release(hold, int(lease["token"]))

@@ -23,8 +23,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// No random crashes and spikes.
 const RELIABLE: [(&str, &str); 2] = [("EXAMPLE_CRASH_PERCENT", "0"), ("EXAMPLE_SPIKE_PERCENT", "0")];
 /// A ttl that outlasts a delay of the machine between two renewals.
-const STEADY_TTL_MS: u64 = 3_000;
-const STEADY_TTL: (&str, &str) = ("EXAMPLE_TTL_MS", "3000");
+const STEADY_TTL_MS: u64 = 5_000;
+const STEADY_TTL: (&str, &str) = ("EXAMPLE_TTL_MS", "5000");
 
 async fn next(service: &str, processor: &str) -> Value {
     let (status, answer) = ask(service, "POST", "/api/tasks/next", json!({"processor": processor})).await;
@@ -62,7 +62,7 @@ async fn heartbeats_keep_a_slow_task() {
     };
     // At a third of the ttl, there are 12 heartbeats. The start and the completion write this time, too.
     assert!(beats.len() >= 8, "too few heartbeats in 4 ttls: {beats:?}");
-    let worked = queue.count("SELECT count(*) FROM tasks WHERE processed_at - started_at >= interval '12 s'").await;
+    let worked = queue.count("SELECT count(*) FROM tasks WHERE processed_at - started_at >= interval '20 s'").await;
     assert_eq!(worked, 1, "the worker started once: {task}");
     let history = cluster.client.done(0, &Call::get("/v1/leases/task%2F1/history")).await;
     let grants: Vec<&Value> =

@@ -114,15 +114,17 @@ async fn restarted_member_waits_for_the_longer_ttl_of_its_dead_lease() {
     let crashed = cluster.manager_through(switch.clone(), ManagerOptions::new());
     let member = Group::join(&crashed, "workers", MemberOptions::new("a").ttl(long)).await.expect("the id is free");
     switch.set(Line::Cut);
+    cluster.clock().advance(Duration::from_secs(1));
     let again = tokio::spawn(async move {
         let options = MemberOptions::new("a").ttl(Duration::from_secs(5));
         Group::join(&dead, "workers", options).await.map(drop)
     });
-    for _ in 0..60 {
+    for _ in 0..70 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         cluster.clock().advance(Duration::from_secs(1));
     }
-    assert_eq!(again.await.expect("no panic"), Ok(()));
+    let joined = tokio::time::timeout(long, again).await.expect("the dead lease has expired");
+    assert_eq!(joined.expect("no panic"), Ok(()));
     drop(member);
 }
 

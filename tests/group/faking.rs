@@ -109,7 +109,7 @@ async fn dropped_campaign_resolves_a_claim_without_an_answer() {
 async fn restarted_member_waits_for_the_longer_ttl_of_its_dead_lease() {
     let cluster = FakeCluster::new();
     let long = Duration::from_secs(60);
-    let dead = cluster.manager();
+    let restarted = cluster.manager();
     let switch = Switch::new(cluster.clone());
     let crashed = cluster.manager_through(switch.clone(), ManagerOptions::new());
     let member = Group::join(&crashed, "workers", MemberOptions::new("a").ttl(long)).await.expect("the id is free");
@@ -117,7 +117,7 @@ async fn restarted_member_waits_for_the_longer_ttl_of_its_dead_lease() {
     cluster.clock().advance(Duration::from_secs(1));
     let again = tokio::spawn(async move {
         let options = MemberOptions::new("a").ttl(Duration::from_secs(5));
-        Group::join(&dead, "workers", options).await.map(drop)
+        Group::join(&restarted, "workers", options).await.map(drop)
     });
     for _ in 0..70 {
         tokio::time::sleep(Duration::from_millis(20)).await;

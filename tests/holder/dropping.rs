@@ -212,7 +212,7 @@ async fn later_claim_says_nothing_about_an_earlier_one() {
     }
 }
 
-/// No node serves the second attempt.
+/// The second attempt is certainly not done: no node serves it, or the cluster refuses it.
 #[tokio::test(start_paused = true)]
 async fn last_attempt_does_not_hide_an_unknown_one() {
     for (last, refused) in [(ClaimFate::NotSent, None), (ClaimFate::Forbidden, Some(Code::Forbidden))] {

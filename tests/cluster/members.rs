@@ -293,6 +293,21 @@ async fn each_node_can_be_replaced_and_no_lease_is_lost() {
     cluster.shutdown().await;
 }
 
+/// The new node can promote itself and lead before the command comes.
+#[tokio::test(start_paused = true)]
+async fn new_node_that_leads_completes_its_replacement() {
+    let mut cluster = start().await;
+    join(&mut cluster, 4).await;
+    let leader = cluster.leader().await;
+    voters_become(cluster.node(leader), &ids(1..=4)).await;
+    cluster.node(leader).transfer_leadership(Some(4)).await.expect("transferred");
+    cluster.node(4).change_members(MemberChange::Replace { old: leader, new: 4 }).await.expect("replaced");
+    let wanted = ids((1..=4).filter(|id| *id != leader));
+    voters_become(cluster.node(4), &wanted).await;
+    learns_its_removal(cluster.node(leader)).await;
+    cluster.shutdown().await;
+}
+
 /// The links are slow, so that the second change comes while the first one is in the log and not committed.
 #[tokio::test(start_paused = true)]
 async fn second_change_at_a_time_is_refused() {

@@ -64,10 +64,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         leader_term: &LeaderTerm,
         change: MemberChange,
     ) -> Result<Answer, ProposeError> {
-        let step = self.view(leader_term).await?.next_step(&change).map_err(ProposeError::Refused)?;
-        if let MemberChange::Promote { id } | MemberChange::Replace { new: id, .. } = change
-            && step != Step::Done
-        {
+        let view = self.view(leader_term).await?;
+        let step = view.next_step(&change).map_err(ProposeError::Refused)?;
+        if let Some(id) = view.promoted_by(&change) {
             self.check_level(id).await.map_err(ProposeError::Refused)?;
         }
         match step {
@@ -188,6 +187,13 @@ impl MembershipView {
                 Ok(Step::Make(MembershipChange::SetAddresses(*id, info(http, peer))))
             }
         }
+    }
+
+    /// The learner that becomes a voter. `None` if the member is a voter already, as after a first attempt or after it
+    /// promoted itself. Such a voter may even be this leader.
+    fn promoted_by(&self, change: &MemberChange) -> Option<NodeId> {
+        let (MemberChange::Promote { id } | MemberChange::Replace { new: id, .. }) = change else { return None };
+        self.member(*id).is_ok_and(|member| member.role == Role::Learner).then_some(*id)
     }
 
     fn add(&self, id: NodeId, info: PeerInfo) -> Result<Step, RequestError> {
@@ -490,6 +496,16 @@ mod tests {
             let refused = can_read(4, supported, used);
             let is_lagging = matches!(refused, Err(RequestError::MemberRefused { refusal: MemberRefusal::Lags, .. }));
             assert!(is_lagging, "{supported:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn only_learners_are_promoted() {
+        let replaced_by = |new| MemberChange::Replace { old: 3, new };
+        assert_eq!(view().promoted_by(&replaced_by(4)), Some(4));
+        assert_eq!(view().promoted_by(&MemberChange::Promote { id: 4 }), Some(4));
+        for change in [replaced_by(1), replaced_by(2), MemberChange::Promote { id: 1 }, remove(4)] {
+            assert_eq!(view().promoted_by(&change), None, "{change:?}");
         }
     }
 

@@ -222,6 +222,25 @@ async fn leader_transfers_leadership_before_its_removal() {
     cluster.shutdown().await;
 }
 
+/// The removal begins with a transfer, which cannot succeed here. Nothing is changed, so the outcome is known.
+#[tokio::test(start_paused = true)]
+async fn removal_after_a_failed_transfer_was_not_made() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let others = ids(cluster.ids().filter(|id| *id != leader));
+    // The leader has heard both voters.
+    tokio::time::sleep(SOON / 10).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let removed = cluster.node(leader).change_members(remove(leader)).await;
+    assert!(matches!(removed, Err(CallError::Unavailable(_))), "{removed:?}");
+    cluster.board.heal();
+    let next = cluster.leader_except(&[leader]).await;
+    assert_eq!(cluster.node(next).voters(), ids(1..=3));
+    cluster.node(next).change_members(remove(leader)).await.expect("the other voters are healthy");
+    voters_become(cluster.node(next), &others).await;
+    cluster.shutdown().await;
+}
+
 /// The removal of the leader transfers the leadership first. The next leader has then heard no other voter yet.
 #[tokio::test(start_paused = true)]
 async fn new_leader_waits_for_answers_before_a_removal() {

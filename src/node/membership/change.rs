@@ -72,9 +72,11 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         match step {
             Step::Done => {}
             Step::TransferFirst => {
-                let transferred = self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await;
-                // This leader changed nothing. The next leader makes the change.
-                return Err(transferred.map_or_else(transfer_error, |_| ProposeError::NotLeader));
+                return match self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await {
+                    Err(error @ TransferError::NoCaughtUpVoter) => Err(transfer_error(error)),
+                    // The next leader makes the change. This one changed nothing, also if the transfer was not taken in time.
+                    _ => Err(ProposeError::NotLeader),
+                };
             }
             Step::Make(make) => {
                 tracing::info!(?change, "changing the members");

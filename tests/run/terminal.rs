@@ -3,15 +3,21 @@
 use std::fs::File;
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
+use crate::cluster::SOON;
 use crate::process::Process;
 use crate::steady::steady;
 use crate::world::{World, code};
 
-steady!(command_reads_from_the_terminal_and_gets_ctrl_c, command_stopped_with_its_run_is_killed_by_the_deadline,);
+steady!(
+    command_reads_from_the_terminal_and_gets_ctrl_c,
+    remaining_processes_get_ctrl_c_once,
+    command_stopped_with_its_run_is_killed_by_the_deadline,
+);
 
 /// Starts `tenure run` in a new session with a terminal.
 fn run(world: &World, name: &str, script: &str) -> (File, Process) {
@@ -36,6 +42,37 @@ async fn command_reads_from_the_terminal_and_gets_ctrl_c() {
     world.wait_for_mark("marks", "hello").await;
     keys.write_all(b"\x03").expect("write to the terminal");
     assert_eq!(code(&mut run).await, 5, "{}", run.said());
+}
+
+/// One remaining process is in the foreground group, and one is in another group. The first one is no background job,
+/// because such a job of a shell ignores INT. It kills the shell instead.
+async fn remaining_processes_get_ctrl_c_once() {
+    let world = World::start().await;
+    let runs = "until grep -q end $D/end; do mark tick $1; sleep 0.02; done";
+    let remaining = format!(". $D/library; trap \"mark INT $1\" INT; eval \"$2\"; {runs}");
+    for (file, text) in [("remaining", remaining.as_str()), ("end", "")] {
+        std::fs::write(world.path(file), text).expect("write a file");
+    }
+    let script = "setsid -f sh $D/remaining far; sh $D/remaining near \"kill -KILL \\$PPID\"; exit 6";
+    let (mut keys, mut run) = run(&world, "job", script);
+    for file in ["near", "far"] {
+        world.wait_for_mark(file, "tick").await;
+    }
+    let began = Instant::now();
+    while !run.said().contains("keep the lease") {
+        assert!(began.elapsed() < SOON, "the command has not exited: {}", run.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    keys.write_all(b"\x03").expect("write to the terminal");
+    for file in ["near", "far"] {
+        world.wait_for_mark(file, "INT").await;
+    }
+    std::fs::write(world.path("end"), "end").expect("write a file");
+    assert_eq!((code(&mut run).await, world.is_held("job").await), (137, false), "{}", run.said());
+    for file in ["near", "far"] {
+        let marks = world.marks(file);
+        assert_eq!(marks.iter().filter(|mark| mark.word == "INT").count(), 1, "{file}: {marks:?}");
+    }
 }
 
 /// Like Ctrl-Z: `tenure run` and the command are stopped together, but the guardian runs.

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group, set
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::forwarded::not_ignored;
+use super::forwarded::{is_from_terminal, not_ignored};
 use super::messages::{self, Deadlines, GuardianReport, Instruction};
 use super::{SELF_EXE, codes, descendants};
 use crate::clock::{Clock, SystemClock};
@@ -243,13 +243,17 @@ impl Guardian {
         descendants::signal_all(signal, group);
     }
 
-    /// Signals the command's process group, like a terminal does. If the command has exited, signals all descendants.
+    /// Signals the command's process group, like a terminal does. If the command has exited, signals all descendants, except
+    /// those that the terminal has signalled.
     fn forward(&self, signal: Signal) {
         // Fails if the process has just exited.
         let _ = match (self.main, self.group) {
             (Some(main), None) => kill_process_group(main, signal),
             (Some(main), Some(_)) => kill_process(main, signal),
-            (None, _) => return descendants::signal_all(signal, None),
+            (None, group) => {
+                let signalled = group.filter(|_| is_from_terminal(signal)).and_then(Pid::from_raw);
+                return descendants::signal_all(signal, signalled);
+            }
         };
     }
 

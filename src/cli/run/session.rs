@@ -127,7 +127,10 @@ struct Supervisor<'a> {
     plan: &'a Plan,
     lease: &'a Lease,
     guardian: GuardianHandle,
+    /// The process group of a command that shares the foreground of the terminal. See [`terminal_group`].
     group: Option<Pid>,
+    /// The command has exited, and others of its processes still run.
+    draining: bool,
     /// The last deadlines that were sent to the guardian.
     deadlines: Deadlines,
 }
@@ -143,7 +146,8 @@ impl<'a> Supervisor<'a> {
         let certificates = plan.credentials.variables().map(|(name, path)| (name, path.into()));
         let environment = environment.map(|(name, value)| (name, value.into())).into_iter().chain(certificates);
         let (guardian, group) = (GuardianHandle::spawn(&plan.command, environment)?, terminal_group());
-        let mut supervisor = Supervisor { plan, lease, guardian, group, deadlines: Deadlines::default() };
+        let mut supervisor =
+            Supervisor { plan, lease, guardian, group, draining: false, deadlines: Deadlines::default() };
         supervisor.deadlines = supervisor.current_deadlines();
         let group = group.map(Pid::as_raw_pid);
         let start = Instruction::Start { deadlines: supervisor.deadlines, grace: plan.grace, group };
@@ -201,7 +205,7 @@ impl<'a> Supervisor<'a> {
         self.deadlines.kill_at.map_or(CLOCK_INTERVAL, left).min(CLOCK_INTERVAL)
     }
 
-    fn handle_report(&self, report: Option<GuardianReport>) -> AfterReport {
+    fn handle_report(&mut self, report: Option<GuardianReport>) -> AfterReport {
         let Some(report) = report else { return AfterReport::GuardianDied };
         match report {
             GuardianReport::Failed(why) => {
@@ -213,6 +217,7 @@ impl<'a> Supervisor<'a> {
                 AfterReport::Return(End::Lost)
             }
             GuardianReport::Draining { code } => {
+                self.draining = true;
                 self.say(&format!("the command has exited ({code}); its child processes still run and keep the lease"));
                 AfterReport::Continue
             }
@@ -241,8 +246,10 @@ impl<'a> Supervisor<'a> {
         self.guardian.send(&Instruction::Stop { kill_at }).await
     }
 
+    /// A command in the foreground group gets a signal of the terminal directly. After its exit, the user means the remaining
+    /// processes, which can be in other groups.
     async fn forward(&mut self, signal: Signal) -> io::Result<()> {
-        if self.group.is_some() && is_from_terminal(signal) {
+        if self.group.is_some() && is_from_terminal(signal) && !self.draining {
             return Ok(());
         }
         self.guardian.send(&Instruction::Forward(signal.as_raw())).await

@@ -12,6 +12,28 @@ use tokio::time::sleep;
 /// The next address gets an attempt after this time. A heartbeat with the timings `lan` waits 75 ms for its connection.
 const HEAD_START: Duration = Duration::from_millis(20);
 
+/// A lost first packet is followed by another one after this time. The kernel waits 1 s, and longer each time.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Connects like [`connect`], and begins again at an interval until an attempt ends. So a peer that becomes reachable is
+/// reached soon.
+pub(super) async fn connect_soon(address: &str) -> io::Result<TcpStream> {
+    repeat(|| connect(address)).await
+}
+
+/// The end of the first attempt that ends.
+async fn repeat<T, F: Future<Output = T>>(attempt: impl Fn() -> F) -> T {
+    let mut attempts = FuturesUnordered::new();
+    loop {
+        attempts.push(attempt());
+        tokio::select! {
+            biased;
+            Some(ended) = attempts.next() => return ended,
+            () = sleep(AGAIN) => {}
+        }
+    }
+}
+
 /// Connects to `host:port`. The name may have several addresses, and some of them may drop all packets.
 pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
     connect_any(lookup_host(address).await?).await
@@ -62,6 +84,7 @@ fn failure(mut failed: Vec<(SocketAddr, io::Error)>) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::net::TcpListener;
 
     use parking_lot::Mutex;
@@ -95,6 +118,18 @@ mod tests {
         assert_eq!(ended.expect("port 4 answers"), 4);
         let (started, _) = starts(&[4, 2]).await;
         assert_eq!(started, [(4, 0)], "the first address answers");
+    }
+
+    /// As after a partition that ends between the second and the third attempt.
+    #[tokio::test(start_paused = true)]
+    async fn attempt_begins_again_each_200_ms() {
+        let (began, started) = (Instant::now(), Cell::new(0));
+        let ended = repeat(async || {
+            let number = started.replace(started.get() + 1);
+            sleep(Duration::from_millis(if number < 2 { 10_000 } else { 100 })).await;
+            number
+        });
+        assert_eq!((ended.await, began.elapsed().as_millis()), (2, 500));
     }
 
     #[tokio::test(start_paused = true)]

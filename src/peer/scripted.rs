@@ -38,8 +38,14 @@ impl ScriptedPeer {
     }
 
     async fn accept(&self) -> ScriptedCaller {
+        self.accept_after(Duration::ZERO).await
+    }
+
+    /// Accepts a connection, and answers its handshake after a delay.
+    async fn accept_after(&self, delay: Duration) -> ScriptedCaller {
         let accepted = tokio::time::timeout(HANG_TIMEOUT, self.0.accept()).await.expect("a connection in time");
         let (mut stream, _) = accepted.expect("a connection");
+        tokio::time::sleep(delay).await;
         let outcome = handshake::answer(&mut stream, &identity(2), &AcceptAll, None).await.expect("a handshake");
         outcome.expect("the caller belongs to the cluster");
         ScriptedCaller(stream)
@@ -102,6 +108,40 @@ async fn answer_after_a_withdrawal_reaches_no_other_call() {
     caller.answer(first, "too late").await;
     caller.answer(second, "its own").await;
     assert_eq!(wait_for(second_call).await.expect("it has an answer"), "its own");
+}
+
+/// A call that waits for less time than a slow network needs for the handshake does not end it.
+#[tokio::test]
+async fn connection_that_opens_after_its_call_serves_the_next() {
+    for lane in Lane::ALL {
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
+        let first = call(&transport, &address, lane, "first", SHORT);
+        let mut caller = peer.accept_after(2 * SHORT).await;
+        let refused = wait_for(first).await.expect_err("the handshake takes longer");
+        assert!(matches!(refused, PeerError::NotSent { .. }), "{lane:?}: {refused:?}");
+        let second = call(&transport, &address, lane, "second", HANG_TIMEOUT);
+        let id = caller.request("second").await;
+        caller.answer(id, "its own").await;
+        assert_eq!(wait_for(second).await.expect("the connection is open"), "its own", "{lane:?}");
+    }
+}
+
+/// A call that opened its connection has less time for the answer, so its timeout is no sign of a broken connection.
+#[tokio::test]
+async fn connection_stays_if_the_call_that_opened_it_times_out() {
+    for lane in Lane::ALL {
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
+        let first = call(&transport, &address, lane, "first", 4 * SHORT);
+        let mut caller = peer.accept_after(SHORT).await;
+        caller.request("first").await;
+        let timed_out = wait_for(first).await.expect_err("no answer comes");
+        assert!(matches!(timed_out, PeerError::Timeout { .. }), "{lane:?}: {timed_out:?}");
+        let second = call(&transport, &address, lane, "second", HANG_TIMEOUT);
+        assert_eq!(caller.receive().await.kind, FrameKind::Withdraw, "{lane:?}: the first request");
+        let id = caller.request("second").await;
+        caller.answer(id, "its own").await;
+        assert_eq!(wait_for(second).await.expect("the connection is open"), "its own", "{lane:?}");
+    }
 }
 
 /// The kernel takes only a part of the large request. Its caller and the next one leave, and the connection stays usable.

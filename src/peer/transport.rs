@@ -14,6 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -64,11 +65,26 @@ impl TcpTransport {
 
     async fn connection(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
         let slot = self.pool.slots.lock().entry((target, lane)).or_default().clone();
-        let mut slot = slot.lock().await;
+        let slot = slot.lock_owned().await;
         if let Some(open) = slot.as_ref().filter(|open| !open.is_closed() && open.address() == address) {
             return Ok(open.clone());
         }
-        let connected = self.connect(target, address, lane).await;
+        // On a slow network, this takes more round trips than a call waits. So it continues without its caller.
+        let opening = self.pool.tasks.spawn(self.clone().open(slot, target, address.to_owned(), lane));
+        opening.await.unwrap_or_else(|error| {
+            Err(PeerError::NotSent { target, address: address.to_string(), reason: error.to_string() })
+        })
+    }
+
+    /// Opens a connection and keeps it in its slot.
+    async fn open(
+        self,
+        mut slot: OwnedMutexGuard<Option<Arc<Connection>>>,
+        target: NodeId,
+        address: String,
+        lane: Lane,
+    ) -> Result<Arc<Connection>, PeerError> {
+        let connected = self.connect(target, &address, lane).await;
         if lane == Lane::Control {
             self.log_change(target, connected.as_ref().err());
         }
@@ -95,11 +111,8 @@ impl TcpTransport {
     async fn connect(&self, target: NodeId, address: &str, lane: Lane) -> Result<Arc<Connection>, PeerError> {
         let pool = &self.pool;
         let not_sent = |reason: String| PeerError::NotSent { target, address: address.to_string(), reason };
-        if pool.stop.is_cancelled() {
-            return Err(not_sent("this node is shutting down".into()));
-        }
         let attempt = async {
-            let stream = dial::connect(address).await?;
+            let stream = dial::connect_soon(address).await?;
             super::prepare(&stream)?;
             let mut stream = match &pool.tls {
                 Some(tls) => tls.connect_peer(stream, target).await?,
@@ -108,7 +121,12 @@ impl TcpTransport {
             let outcome = handshake::call(&mut stream, &pool.identity, target, lane, &*pool.incarnations).await?;
             io::Result::Ok((stream, outcome))
         };
-        let (stream, outcome) = match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+        let attempted = tokio::select! {
+            biased;
+            () = pool.stop.cancelled() => return Err(not_sent("this node is shutting down".into())),
+            attempted = tokio::time::timeout(CONNECT_TIMEOUT, attempt) => attempted,
+        };
+        let (stream, outcome) = match attempted {
             Ok(Ok(opened)) => opened,
             Ok(Err(error)) => return Err(not_sent(error.to_string())),
             Err(_) => return Err(not_sent(format!("no connection within {CONNECT_TIMEOUT:?}"))),
@@ -128,7 +146,8 @@ impl Transport for TcpTransport {
         timeout: Duration,
     ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &payload)?;
-        let deadline = tokio::time::Instant::now() + timeout;
+        let began = Instant::now();
+        let deadline = began + timeout;
         let timed_out = || PeerError::Timeout { target, timeout };
         let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
             Ok(connection) => connection?,
@@ -145,8 +164,9 @@ impl Transport for TcpTransport {
             Ok(Err(ConnectionError::AfterSending(reason))) => Err(PeerError::Lost { target, reason }),
             Ok(Err(ConnectionError::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
-                // After a partition the kernel can retry for minutes on the old connection, so open a new one.
-                if !matches!(lane, Lane::Request | Lane::Urgent) {
+                // After a partition the kernel can retry for minutes on the old connection, so open a new one. But a
+                // connection that was opened meanwhile had less time for the answer.
+                if !matches!(lane, Lane::Request | Lane::Urgent) && connection.opened <= began {
                     connection.close();
                 }
                 Err(timed_out())
@@ -171,6 +191,7 @@ impl Transport for TcpTransport {
 /// One connection to another node.
 struct Connection {
     address: String,
+    opened: Instant,
     next_id: AtomicU64,
     writer: Arc<tokio::sync::Mutex<Writer>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
@@ -203,6 +224,7 @@ impl Connection {
         let (reader, writer) = stream.into_split();
         let connection = Arc::new(Connection {
             address: address.to_string(),
+            opened: Instant::now(),
             next_id: AtomicU64::new(0),
             writer: Arc::new(tokio::sync::Mutex::new(writer)),
             waiting: Mutex::default(),

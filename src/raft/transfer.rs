@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant as _, ServerState};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -116,20 +116,27 @@ impl<S: Storage> RaftHandle<S> {
     }
 
     /// A voter with an almost complete log. A voter that lags could not win the election, and no write could succeed
-    /// until another node did.
+    /// until another node did. Neither could a dead one: a voter that this leader has not heard lately comes last. A new
+    /// leader has heard none.
     fn successor(&self, voters: &BTreeSet<NodeId>) -> Result<NodeId, TransferError> {
         let metrics = self.metrics.borrow_watched();
         let progress = metrics.replication.as_ref().ok_or(TransferError::NotLeader)?;
         let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
         let others = progress.iter().filter(|(id, _)| **id != self.node && voters.contains(id));
-        let lags = others.filter_map(|(id, matched)| matched.as_ref().map(|matched| (behind(matched.index), *id)));
-        least_behind(lags).ok_or(TransferError::NoCaughtUpVoter)
+        let is_silent = |id: &NodeId| {
+            let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(id)).and_then(Option::as_ref);
+            heard.is_none_or(|at| at.elapsed() > self.timings.leadership_lease())
+        };
+        let lags = others
+            .filter_map(|(id, matched)| matched.as_ref().map(|matched| (is_silent(id), behind(matched.index), *id)));
+        best_successor(lags).ok_or(TransferError::NoCaughtUpVoter)
     }
 }
 
-/// The voter that lacks the fewest entries, if it lacks at most [`MAX_SUCCESSOR_LAG`].
-fn least_behind(lags: impl Iterator<Item = (u64, NodeId)>) -> Option<NodeId> {
-    lags.min().filter(|(behind, _)| *behind <= MAX_SUCCESSOR_LAG).map(|(_, id)| id)
+/// Of the voters that lack at most [`MAX_SUCCESSOR_LAG`] entries, the one that lacks the fewest, if possible one that is not
+/// silent.
+fn best_successor(voters: impl Iterator<Item = (bool, u64, NodeId)>) -> Option<NodeId> {
+    voters.filter(|(_, behind, _)| *behind <= MAX_SUCCESSOR_LAG).min().map(|(_, _, id)| id)
 }
 
 #[cfg(test)]
@@ -138,10 +145,18 @@ mod tests {
 
     #[test]
     fn successor_is_the_voter_that_lacks_the_fewest_entries() {
-        let successor = |lags: &[(u64, NodeId)]| least_behind(lags.iter().copied());
+        let successor = |lags: &[(u64, NodeId)]| best_successor(lags.iter().map(|(behind, id)| (false, *behind, *id)));
         assert_eq!(successor(&[(7, 1), (0, 2), (3, 3)]), Some(2));
         assert_eq!(successor(&[(MAX_SUCCESSOR_LAG, 3), (MAX_SUCCESSOR_LAG + 1, 1)]), Some(3));
         assert_eq!(successor(&[(MAX_SUCCESSOR_LAG + 1, 1)]), None);
         assert_eq!(successor(&[]), None);
+    }
+
+    #[test]
+    fn silent_voter_is_the_last_choice() {
+        let successor = |voters: &[(bool, u64, NodeId)]| best_successor(voters.iter().copied());
+        assert_eq!(successor(&[(true, 0, 1), (false, MAX_SUCCESSOR_LAG, 2)]), Some(2));
+        assert_eq!(successor(&[(true, 0, 1), (false, MAX_SUCCESSOR_LAG + 1, 2)]), Some(1));
+        assert_eq!(successor(&[(true, 7, 1), (true, 0, 2)]), Some(2));
     }
 }

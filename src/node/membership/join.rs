@@ -9,10 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -229,28 +232,65 @@ pub(in crate::node) async fn ask<T: Transport>(
     own: NodeId,
     peers: impl IntoIterator<Item = (NodeId, &str)>,
 ) -> Option<PeerRefusal> {
-    for (peer, address) in peers.into_iter().filter(|(peer, _)| *peer != own) {
-        let asked = transport.call(peer, address, Lane::Control, store_state_call(), CALL_TIMEOUT).await;
-        match asked {
-            Err(PeerError::Refused {
-                reason: reason @ (PeerRefusal::OtherDisk { node, .. } | PeerRefusal::Removed { node }),
-                ..
-            }) if node == own => {
-                return Some(reason);
-            }
-            Ok(reply) if matches!(codec::decode(&reply, MAX_REPLY_BYTES), Ok(NodeReply::Removed)) => {
-                return Some(PeerRefusal::Removed { node: own });
-            }
-            _ => {}
+    let others = peers.into_iter().filter(|(peer, _)| *peer != own);
+    // At once, so that silent peers do not delay the others.
+    let calls = others
+        .map(|(peer, address)| transport.call(peer, address, Lane::Control, store_state_call(), CALL_TIMEOUT))
+        .collect::<FuturesUnordered<_>>();
+    let refusals = calls.filter_map(|asked| std::future::ready(refusal_in(own, asked)));
+    pin!(refusals).next().await
+}
+
+fn refusal_in(own: NodeId, asked: Result<Bytes, PeerError>) -> Option<PeerRefusal> {
+    match asked {
+        Err(PeerError::Refused {
+            reason: reason @ (PeerRefusal::OtherDisk { node, .. } | PeerRefusal::Removed { node }),
+            ..
+        }) if node == own => Some(reason),
+        Ok(reply) if matches!(codec::decode(&reply, MAX_REPLY_BYTES), Ok(NodeReply::Removed)) => {
+            Some(PeerRefusal::Removed { node: own })
         }
+        _ => None,
     }
-    None
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::peer::Payload;
     use crate::raft::FeatureLevel;
+
+    /// All peers below 11 are silent. The others have removed this node.
+    #[derive(Clone)]
+    struct SilentPeers;
+
+    impl Transport for SilentPeers {
+        async fn call(&self, to: NodeId, _: &str, _: Lane, _: Payload, wait: Duration) -> Result<Bytes, PeerError> {
+            if to < 11 {
+                tokio::time::sleep(wait).await;
+                return Err(PeerError::Timeout { target: to, timeout: wait });
+            }
+            Ok(codec::encode(&NodeReply::Removed).into())
+        }
+
+        async fn is_refused(&self, _: NodeId, _: &str) -> bool {
+            unreachable!("no leader fails here")
+        }
+
+        async fn shutdown(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_peers_do_not_delay_the_answer_of_another() {
+        let began = Instant::now();
+        let peers = |last| (1..=last).map(|peer| (peer, "peer"));
+        assert_eq!(ask(&SilentPeers, 12, peers(11)).await, Some(PeerRefusal::Removed { node: 12 }));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        assert_eq!(ask(&SilentPeers, 12, peers(10)).await, None);
+        assert_eq!(began.elapsed(), CALL_TIMEOUT);
+    }
 
     #[test]
     fn registry_keeps_1024_incarnations() {

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use openraft::ChangeMembers;
 use openraft::Precondition;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 
 use super::handle::{RaftHandle, run_to_completion};
-use super::types::{CommittedLeaderId, PeerInfo, Stored, TypeConfig};
+use super::types::{CommittedLeaderId, LogId, PeerInfo, Stored, TypeConfig};
 use crate::storage::Storage;
 use crate::types::NodeId;
 
@@ -70,6 +71,14 @@ impl<S: Storage> RaftHandle<S> {
         }
     }
 
+    /// Whether the last change is not complete: it is not committed, or its second entry is missing. A change that is not
+    /// committed may be lost.
+    pub fn is_changing(&self) -> bool {
+        let metrics = self.metrics.borrow_watched();
+        let (committed, current) = (&metrics.committed_membership_config, &metrics.membership_config);
+        committed.log_id() != current.log_id() || current.membership().get_joint_config().len() > 1
+    }
+
     /// Makes a change, if this node leads in `term` and makes no other change.
     ///
     /// # Cancel safety
@@ -114,14 +123,29 @@ impl<S: Storage> RaftHandle<S> {
             // A removed voter does not stay as a learner.
             raft.change_membership_if(change, false, [leader]).await
         });
-        let Err(error) = changed.await else { return Ok(()) };
+        let error = match changed.await {
+            Ok(made) => {
+                self.shows_committed(&made.log_id).await;
+                return Ok(());
+            }
+            Err(error) => error,
+        };
         // An error of the second entry looks like one of the first.
         let is_appended = *self.stored_membership().log_id() != before;
         Err(change_error(error, is_appended))
     }
 
+    /// Waits until the metrics show the commit of a change, shortly after its answer. The next change depends on them.
+    async fn shows_committed(&self, change: &LogId) {
+        let mut metrics = self.metrics.clone();
+        while metrics.borrow_watched().committed_membership_config.log_id().as_ref() < Some(change) {
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     fn stored_membership(&self) -> Stored {
-        use openraft::async_runtime::watch::WatchReceiver;
         (*self.metrics.borrow_watched().membership_config).clone()
     }
 }

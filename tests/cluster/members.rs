@@ -255,6 +255,42 @@ async fn new_leader_waits_for_answers_before_a_removal() {
     cluster.shutdown().await;
 }
 
+/// A new leader finds the last entry that a voter has by a search, which takes several messages.
+#[tokio::test(start_paused = true)]
+async fn new_leader_learns_the_lags_before_a_removal() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let [near, far] = cluster.ids().filter(|id| *id != leader).collect::<Vec<_>>().try_into().expect("three nodes");
+    // More than the number of entries from which on a member counts as lagging.
+    for _ in 0..1_100 {
+        held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    }
+    for (from, to) in [(near, far), (far, near)] {
+        cluster.board.delay(from, to, Duration::from_millis(20));
+    }
+    cluster.node(leader).transfer_leadership(Some(near)).await.expect("transferred");
+    cluster.node(near).change_members(remove(leader)).await.expect("the other voters are healthy");
+    voters_become(cluster.node(near), &ids([near, far])).await;
+    cluster.shutdown().await;
+}
+
+/// A deposed leader does not know whether a later leader has changed the members.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_does_not_say_that_a_change_is_done() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let member = cluster.ids().find(|id| *id != leader).expect("three");
+    let update = MemberChange::Update { id: member, http: format!("node{member}:1"), peer: format!("node{member}:2") };
+    cluster.node(leader).change_members(update.clone()).await.expect("control: the member has these addresses");
+    tokio::time::sleep(SOON / 10).await;
+    cluster.board.isolate(leader, cluster.ids());
+    for change in [update, MemberChange::Promote { id: 9 }] {
+        let answer = cluster.node(leader).change_members(change).await;
+        assert!(matches!(answer, Err(CallError::Unavailable(_) | CallError::Unknown { .. })), "{answer:?}");
+    }
+    cluster.shutdown().await;
+}
+
 /// A leader waits for a dead voter only while it is new.
 #[tokio::test(start_paused = true)]
 async fn removal_beside_a_dead_voter_is_refused_soon() {
@@ -344,11 +380,13 @@ async fn second_change_at_a_time_is_refused() {
         for id in [changed, other] {
             cluster.board.delay(leader, id, SLOW);
         }
-        let node = cluster.node(leader).clone();
+        let (node, again) = (cluster.node(leader).clone(), first.clone());
         let first = tokio::spawn(async move { node.change_members(first).await });
         tokio::time::sleep(SLOW / 2).await;
-        for at in [leader, other] {
-            let Err(CallError::Refused(problem)) = cluster.node(at).change_members(update(other, port)).await else {
+        // The same change is not done either, as it may be lost.
+        let seconds = [update(other, port), again];
+        for (at, second) in [leader, other].into_iter().flat_map(|at| seconds.iter().map(move |second| (at, second))) {
+            let Err(CallError::Refused(problem)) = cluster.node(at).change_members(second.clone()).await else {
                 panic!("not refused at node {at}");
             };
             assert_eq!((problem.code, problem.status), (Code::ChangeInProgress, 409), "{problem:?}");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{MAX_ID, MAX_NODES, address_problem};
@@ -65,7 +66,15 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         change: MemberChange,
     ) -> Result<Answer, ProposeError> {
         let view = self.view(leader_term).await?;
-        let step = view.next_step(&change).map_err(ProposeError::Refused)?;
+        let step = view.next_step(&change);
+        let not_member = |refused: &RequestError| {
+            matches!(refused, RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. })
+        };
+        if step == Ok(Step::Done) || step.as_ref().is_err_and(not_member) {
+            // A deposed leader does not know later changes.
+            self.confirm_leadership(leader_term).boxed().await?;
+        }
+        let step = step.map_err(ProposeError::Refused)?;
         if let Some(id) = view.promoted_by(&change) {
             self.check_level(id).await.map_err(ProposeError::Refused)?;
         }
@@ -118,8 +127,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         Ok(Answer::Transferred { from: self.settings.id, leader })
     }
 
-    /// A new leader has not heard the members yet, so it waits for them. A member that stays silent is unreachable. The
-    /// wait ends well before the request does.
+    /// A new leader has not heard the members yet, and does not know which entries they have, so it waits for them. A member
+    /// that stays silent is unreachable. The wait ends well before the request does.
     async fn view(&self, leader_term: &LeaderTerm) -> Result<MembershipView, ProposeError> {
         let clock = &self.requests.clock;
         let longest = self.settings.timeouts.leaderless.min(self.settings.timeouts.request / 2);
@@ -128,8 +137,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             if clock.leader_term().is_none_or(|current| current.term != leader_term.term) {
                 return Err(ProposeError::NotLeader);
             }
-            let is_heard = members.iter().all(|member| member.state != MemberState::Unreachable);
-            if is_heard || clock.led_for(leader_term) >= longest {
+            let all_are_well = members.iter().all(|member| member.state == MemberState::Ok);
+            if all_are_well || clock.led_for(leader_term) >= longest {
                 break members;
             }
             tokio::time::sleep(HEARD_POLL).await;
@@ -139,7 +148,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             members,
             used: self.raft.replica().read(|state| state.joined.keys().copied().collect()),
             may_be_reached: self.settings.may_be_reached,
-            is_changing: self.raft.current_membership().next_voters.is_some(),
+            is_changing: self.raft.is_changing(),
         })
     }
 }

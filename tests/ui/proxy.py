@@ -7,6 +7,7 @@ The proxy prints its address.
 """
 
 import http.client
+import json
 import mimetypes
 import os
 import re
@@ -24,6 +25,7 @@ import cluster
 
 ASSETS = Path(__file__).resolve().parent.parent.parent / "src/http/ui"
 DOCUMENTATION = Path(__file__).resolve().parent.parent.parent / "docs/ui.md"
+NO_LEADER = {"type": "about:blank", "title": "No leader", "status": 503, "detail": "no leader", "code": "no_leader"}
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -164,6 +166,12 @@ def answer(handler, status, kind, body, headers=None):
     handler.end_headers()
     if handler.command != "HEAD":
         handler.wfile.write(body)
+
+
+def refuse(handler, problem):
+    """Answers with a problem of the API. Returns `True`, as `take` does."""
+    answer(handler, problem["status"], "application/problem+json", json.dumps(problem).encode())
+    return True
 
 
 def main(words):

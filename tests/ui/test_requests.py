@@ -4,11 +4,13 @@ import json
 import threading
 import time
 
+from selenium.webdriver.common.keys import Keys
+
 import cluster
 from browser import PageTest, three_nodes
-from proxy import Intercepted, answer
+from proxy import NO_LEADER, Intercepted, answer, refuse
 
-NO_LEADER = {"type": "about:blank", "title": "No leader", "status": 503, "detail": "no leader", "code": "no_leader"}
+UNAUTHENTICATED = {"title": "No valid credential", "status": 401, "detail": "the token is not valid", "code": "unauthenticated"}
 
 
 class Requests(PageTest):
@@ -123,3 +125,88 @@ class Requests(PageTest):
         self.assertTrue(answered.wait(60))
         self.wait(lambda: self.script("return window.isUsed"), "the page has the answer")
         self.assertEqual(self.text("#explanation"), "")
+
+
+class Actions(PageTest):
+    """Actions whose requests the test delays."""
+
+    def setUp(self):
+        super().setUp()
+        self.upstream = three_nodes().leader().url
+        self.armed, self.held, self.release, self.signed_out = (threading.Event() for _ in range(4))
+        self.addCleanup(self.release.set)
+        self.deletes, self.queues = [], []
+        self.slow = None
+        proxy = Intercepted(self.upstream, self.take)
+        self.addCleanup(proxy.stop)
+        self.url = proxy.url
+
+    def take(self, handler, path):
+        if self.signed_out.is_set() and path.startswith("/v1/cluster"):
+            return refuse(handler, UNAUTHENTICATED)
+        if handler.command == "DELETE":
+            self.deletes.append(path)
+        if path.startswith(f"/v1/leases/{self.name}/queue"):
+            self.queues.append(path)
+        if self.armed.is_set() and self.slow(handler, path):
+            self.held.set()
+            self.release.wait(60)
+        return False
+
+    def revoke(self, name, slow):
+        self.name, self.slow = name, slow
+        cluster.acquire(self.upstream, name, "worker-1")
+        self.open(self.url, f"#lease/{name}")
+        self.wait_text("#summary", "Held by worker-1")
+        self.click("#revoke")
+        self.armed.set()
+        self.click("dialog .danger")
+        self.assertTrue(self.held.wait(60))
+
+    def slow_check(self, handler, path):
+        return handler.command == "GET" and path.startswith(f"/v1/leases/{self.name}/explain")
+
+    def slow_change(self, handler, path):
+        return handler.command == "DELETE"
+
+    def state(self):
+        return cluster.request(self.upstream, "GET", f"/v1/leases/{self.name}")["state"]
+
+    def test_cancelled_revoke_is_not_sent(self):
+        self.revoke("cancelled", self.slow_check)
+        self.click("dialog .buttons button")
+        self.armed.clear()
+        self.release.set()
+        before = len(self.queues)
+        self.wait(lambda: len(self.queues) >= before + 2, "the page has read the lease again")
+        self.assertEqual(self.deletes, [])
+        self.assertEqual(self.state(), "active")
+        self.assertFalse(self.find("dialog").is_displayed())
+
+    def test_sent_revoke_cannot_be_cancelled(self):
+        self.revoke("sent", self.slow_change)
+        self.keys(Keys.ESCAPE)
+        self.assertFalse(self.find("dialog .buttons button").is_enabled())
+        self.assertTrue(self.find("dialog").is_displayed())
+        self.release.set()
+        self.wait_text("#toast", "Revoked sent: 1 holder lost it.")
+        self.assertFalse(self.find("dialog").is_displayed())
+
+    def test_sign_out_during_the_check_ends_a_revoke(self):
+        self.revoke("unchecked", self.slow_check)
+        self.signed_out.set()
+        self.wait_visible("#login")
+        self.assertEqual(self.text("#connection-text"), "Signed out")
+        self.release.set()
+        time.sleep(1)
+        self.assertEqual(self.deletes, [])
+
+    def test_sign_out_hides_the_result_of_a_revoke(self):
+        self.revoke("hidden", self.slow_change)
+        self.signed_out.set()
+        self.wait_visible("#login")
+        self.release.set()
+        self.wait(lambda: self.state() == "revoked", "the node has the change")
+        time.sleep(1)
+        self.assertEqual(self.text("#toast"), "")
+        self.assertEqual(self.text("dialog"), "")

@@ -31,13 +31,14 @@ export function revoke(api, name, holders, waiters, done) {
         ],
         action: "Revoke",
         isDangerous: true,
-        run: async () => {
-            const text = reason.value.trim();
-            if (new TextEncoder().encode(text).length > MAX_REASON_BYTES) {
+        check: async () => {
+            if (new TextEncoder().encode(reason.value.trim()).length > MAX_REASON_BYTES) {
                 throw new Failure("invalid", "The reason is too long", `It has more than ${MAX_REASON_BYTES} bytes.`, 0);
             }
             await checkHolders(api, name, holders);
-            const { revoked } = await api.revoke(name, text);
+        },
+        run: async () => {
+            const { revoked } = await api.revoke(name, reason.value.trim());
             done();
             return `Revoked ${name}: ${format.plural(revoked, "holder")} lost it.`;
         },

@@ -10,9 +10,11 @@ import { asFailure } from "./api.js";
  * @property {Child[]} content
  * @property {string} action the label of the button that confirms
  * @property {boolean} [isDangerous]
- * @property {() => Promise<string>} run performs the action and returns a sentence about its result */
+ * @property {() => Promise<void>} [check] fails if the change must not be sent. The user can cancel meanwhile
+ * @property {() => Promise<string>} run sends the change and returns a sentence about its result */
 
-/** Asks for a confirmation. The dialog stays open until the action succeeds or the user cancels it.
+/** Asks for a confirmation. The dialog stays open until the action succeeds or the user cancels it. A change that was sent
+ * cannot be cancelled, so the dialog then waits for the answer. A sign-out removes the form and ends the action.
  * @param {Question} question */
 export function confirm(question) {
     const dialog = /** @type {HTMLDialogElement} */ (byId("dialog"));
@@ -29,16 +31,28 @@ export function confirm(question) {
         action.disabled = true;
         error.replaceChildren();
         try {
+            await question.check?.();
+            if (!dialog.open || !form.isConnected) return;
+            cancel.disabled = true;
             const result = await question.run();
+            if (!form.isConnected) return;
             dialog.close();
             announce(result);
         } catch (thrown) {
+            const isWanted = form.isConnected && (dialog.open || cancel.disabled);
+            cancel.disabled = false;
+            if (!isWanted) return;
             error.replaceChildren(...explain(thrown));
+            // A browser can close a dialog even if the page refuses it.
+            if (!dialog.open) dialog.showModal();
             cancel.focus();
         } finally {
             action.disabled = false;
         }
     });
+    dialog.oncancel = (event) => {
+        if (cancel.disabled) event.preventDefault();
+    };
     dialog.replaceChildren(form);
     dialog.showModal();
     /** @type {HTMLElement} */ (form.querySelector("input, select, textarea") ?? cancel).focus();

@@ -156,9 +156,9 @@ function signOut(title, why) {
     byId("board").hidden = true;
     byId("status").hidden = true;
     byId("sign-out").hidden = true;
+    login.open(title, why);
     showBanner();
     showConnection();
-    login.open(title, why);
 }
 
 function showConnection() {

@@ -210,3 +210,38 @@ class Actions(PageTest):
         time.sleep(1)
         self.assertEqual(self.text("#toast"), "")
         self.assertEqual(self.text("dialog"), "")
+
+
+class Crowd(PageTest):
+    """A counted lease with more holders than one answer can name."""
+
+    def setUp(self):
+        super().setUp()
+        self.upstream = three_nodes().leader().url
+        self.holders = 1_200
+        cluster.acquire(self.upstream, "crowd", "worker-1", limit=2_000)
+        proxy = Intercepted(self.upstream, self.take)
+        self.addCleanup(proxy.stop)
+        self.url = proxy.url
+
+    def take(self, handler, path):
+        if not path.startswith("/v1/leases/crowd/explain"):
+            return False
+        explanation = cluster.request(self.upstream, "GET", path)
+        if explanation["holders"] > 0:
+            explanation["holders"] = self.holders
+        answer(handler, 200, "application/json", json.dumps(explanation).encode())
+        return True
+
+    def test_revoke_names_and_compares_the_number_of_holders(self):
+        self.open(self.url, "#lease/crowd")
+        self.wait_text("#summary", "Held by worker-1")
+        self.click("#revoke")
+        self.wait_text("dialog", "and 1,199 more")
+        self.wait_text("dialog", "compares the first 1 holders and the number of all")
+        self.holders = 1_201
+        self.click("dialog .danger")
+        self.wait_text("dialog .error", "It has other holders now.")
+        self.holders = 1_200
+        self.click("dialog .danger")
+        self.wait_text("#toast", "Revoked crowd: 1 holder lost it.")

@@ -1,6 +1,6 @@
 // The actions of an operator: revoke, hand over, transfer the leadership. Each one asks for a confirmation.
 
-/** @import { Lease, Member, Waiter } from "./types" */
+/** @import { Explanation, Lease, Member, Waiter } from "./types" */
 /** @import { Api } from "./api.js" */
 import { Failure, leasePath } from "./api.js";
 import { confirm } from "./dialog.js";
@@ -14,17 +14,19 @@ const MAX_NAMED = 5;
 
 /** @param {Api} api
  * @param {string} name
- * @param {Lease[]} holders as the user sees them
- * @param {number} waiters
+ * @param {Explanation} seen as the user sees the lease
  * @param {() => void} done */
-export function revoke(api, name, holders, waiters, done) {
+export function revoke(api, name, seen, done) {
+    const { held, holders, waiters } = seen;
     const reason = h("input", { id: "reason", name: "reason", autocomplete: "off", "aria-describedby": "reason-hint" });
     confirm({
         title: `Revoke ${name}?`,
         content: [
-            h("p", null, holders.length === 1 ? "This holder loses the lease at once:" : "All of these holders lose the lease at once:"),
-            h("ul", null, ...named(holders.map((lease) => lease.holder))),
-            h("p", null, next(waiters, holders[0]?.lock_delay_ms ?? 0)),
+            h("p", null, holders === 1 ? "This holder loses the lease at once:" : "All of these holders lose the lease at once:"),
+            h("ul", null, ...named(held.map((lease) => lease.holder), holders)),
+            held.length < holders && h("p", { class: "muted" },
+                `Before the revoke, the page compares the first ${format.number(held.length)} holders and the number of all.`),
+            h("p", null, next(waiters, held[0]?.lock_delay_ms ?? 0)),
             h("label", { for: "reason" }, "Reason"),
             reason,
             h("p", { class: "muted", id: "reason-hint" }, "The history and the event stream show it. At most 500 bytes."),
@@ -35,7 +37,7 @@ export function revoke(api, name, holders, waiters, done) {
             if (new TextEncoder().encode(reason.value.trim()).length > MAX_REASON_BYTES) {
                 throw new Failure("invalid", "The reason is too long", `It has more than ${MAX_REASON_BYTES} bytes.`, 0);
             }
-            await checkHolders(api, name, holders);
+            await checkHolders(api, name, seen);
         },
         run: async () => {
             const { revoked } = await api.revoke(name, reason.value.trim());
@@ -58,7 +60,7 @@ export function handOver(api, lease, waiters, chosen, done) {
         title: `Hand over ${lease.name}?`,
         content: [
             h("p", null, "The holder loses the lease, and the waiter gets it with a new token:"),
-            h("ul", null, ...named([lease.holder])),
+            h("ul", null, ...named([lease.holder], 1)),
             h("label", { for: "to" }, "To"),
             to,
         ],
@@ -95,16 +97,17 @@ export function transfer(api, member, leader) {
  * An old state cannot prove that, so this check needs a leader.
  * @param {Api} api
  * @param {string} name
- * @param {Lease[]} seen */
+ * @param {Explanation} seen */
 async function checkHolders(api, name, seen) {
     const { value } = await api.readCurrent(`${leasePath(name)}/explain`);
-    const held = /** @type {{ held: Lease[] }} */ (value).held;
-    const tokens = new Set(seen.map((lease) => lease.token));
-    const other = held.find((lease) => !tokens.has(lease.token));
-    if (other || held.length === 0) {
-        const now = other ? `Now ${other.holder} has it.` : "It has no holder any more.";
-        throw new Failure("changed", "The holder has changed", `${now} Cancel, and look at the lease again.`, 0);
-    }
+    const { held, holders } = /** @type {Explanation} */ (value);
+    const [before, now] = [seen.held, held].map((leases) => new Set(leases.map((lease) => lease.token)));
+    const gone = seen.held.filter((lease) => !now.has(lease.token)).length;
+    // An answer can name only the first holders. Its count has all, so it shows new ones in place of those that are gone.
+    if (holders > 0 && holders + gone <= seen.holders) return;
+    const other = held.length === holders ? held.find((lease) => !before.has(lease.token)) : undefined;
+    const change = other ? `Now ${other.holder} has it.` : holders > 0 ? "It has other holders now." : "It has no holder any more.";
+    throw new Failure("changed", "The holder has changed", `${change} Cancel, and look at the lease again.`, 0);
 }
 
 /** @param {number} waiters
@@ -115,9 +118,10 @@ function next(waiters, delay) {
     return delay > 0 ? `${who} after the lock delay of ${format.duration(delay)}.` : `${who} at once.`;
 }
 
-/** @param {string[]} holders */
-function named(holders) {
+/** @param {string[]} holders the first ones
+ * @param {number} total */
+function named(holders, total) {
     const items = holders.slice(0, MAX_NAMED).map((holder) => h("li", null, h("code", null, holder)));
-    const rest = holders.length - items.length;
+    const rest = total - items.length;
     return rest > 0 ? [...items, h("li", null, `and ${format.number(rest)} more`)] : items;
 }

@@ -24,6 +24,8 @@ export class Detail {
     #timer = 0;
     /** The read in progress, and whether another one must follow it. @type {{ isAgain: boolean } | null} */
     #reading = null;
+    /** The explanation on the screen, which an action must match. @type {Explanation | null} */
+    #explanation = null;
     /** The start of the last read of this lease. */
     #readAt = -Infinity;
     /** The shape of the content. While it stays, only texts change, so that focus and selection stay, too. */
@@ -64,6 +66,7 @@ export class Detail {
         window.clearTimeout(this.#timer);
         this.name = "";
         this.#reading = null;
+        this.#explanation = null;
         this.#panel.hidden = true;
         this.#shown = "";
         this.#times.clear();
@@ -139,11 +142,12 @@ export class Detail {
 
     /** @param {Facts} facts */
     #show({ lease, explanation, queue, history }) {
+        this.#explanation = explanation;
         const holders = explanation.held.slice(0, MAX_SHOWN);
         const waiters = queue.waiters.slice(0, MAX_SHOWN);
         const shape = JSON.stringify([
             lease?.token, lease?.state, lease?.metadata, lease?.ttl_ms, holders.map((held) => [held.token, held.ttl_ms]),
-            waiters.map((waiter) => waiter.holder), queue.total, history.length, history.at(-1)?.index, history.at(-1)?.part,
+            waiters.map((waiter) => waiter.holder), queue.total, explanation.holders, history.length, history.at(-1)?.index, history.at(-1)?.part,
         ]);
         const isNew = shape !== this.#shown;
         if (isNew) {
@@ -199,7 +203,7 @@ export class Detail {
         const { held } = explanation;
         if (held.length === 0) return [];
         const done = () => this.refresh();
-        const revoke = () => actions.revoke(this.#api, this.name, held, explanation.waiters, done);
+        const revoke = () => actions.revoke(this.#api, this.name, this.#explanation ?? explanation, done);
         const handOver = () => actions.handOver(this.#api, held[0], queue.waiters, null, done);
         return [h("div", { class: "actions" },
             h("button", { type: "button", class: "danger", id: "revoke", onclick: revoke }, "Revoke…"),

@@ -1,10 +1,12 @@
 """Sign-in with an access token, and refusals by access control."""
 
+import os
 import threading
 import time
 
 import cluster
 from browser import BINARY, PageTest, shared
+from proxy import ASSETS, Proxy
 
 
 class Guarded(cluster.Cluster):
@@ -58,6 +60,17 @@ class ThreeGuarded(cluster.Cluster):
 
     def call(self, method, path, body=None, principal=None):
         return cluster.request(self.url, method, path, body, self.tokens.get(principal))
+
+
+class TwoPaths(Proxy):
+    """Serves a node below /one and below /two."""
+
+    def __init__(self, upstream):
+        super().__init__(upstream, assets=ASSETS if os.environ.get("TENURE_UI_ASSETS") else None)
+
+    def handle(self, handler):
+        handler.path = handler.path.removeprefix("/one").removeprefix("/two")
+        super().handle(handler)
 
 
 class Operator(PageTest):
@@ -191,6 +204,17 @@ class Access(PageTest):
         for secret in ("team/a", "other/b", "worker-1", "Node 1", "ui-test", "127.0.0.1"):
             self.assertNotIn(secret, texts)
         self.assertEqual(self.find("#token").get_attribute("autocomplete"), "off")
+
+    def test_each_path_of_an_origin_has_its_own_token(self):
+        proxy = TwoPaths(self.cluster.url)
+        self.addCleanup(proxy.stop)
+        self.open(f"{proxy.url}/one", ready=False)
+        self.enter(self.cluster.root)
+        self.wait_row("team/a", "Active")
+        self.open(f"{proxy.url}/two", ready=False)
+        self.wait_visible("#token")
+        self.open(f"{proxy.url}/one", ready=False)
+        self.wait_row("team/a", "Active")
 
     def test_wrong_token_is_refused_with_its_reason(self):
         self.sign_in("tenure_wrong")

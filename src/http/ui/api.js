@@ -6,8 +6,9 @@
 const BASE = new URL("../", import.meta.url);
 /** Longest time for one request. The server answers each of them within about 12 s. */
 const TIMEOUT_MS = 20_000;
-/** The key of the access token. `sessionStorage` ends with the tab and is not sent anywhere. */
-const STORED = "tenure-access-token";
+/** The key of the access token. `sessionStorage` ends with the tab and is not sent anywhere. A proxy can serve several clusters
+ * below one origin, so the key has the path. */
+const STORED = `tenure-access-token ${BASE.pathname}`;
 /** With these codes no leader answers, and the node's own state may be all that is left. */
 const NO_LEADER = new Set(["no_leader", "outcome_unknown", "network"]);
 /** Codes of the page itself: the answer is missing, incomplete or not one of a node, so it proves nothing. */

@@ -75,7 +75,8 @@ export class Api {
         if (response.ok) return response;
         const failure = await failureOf(response);
         // A check of another token, and an answer to an older token, say nothing about the current one.
-        if (response.status === 401 && token === this.#token) this.onUnauthenticated(failure);
+        // A proxy that asks for credentials of its own answers 401, too.
+        if (failure.code === "unauthenticated" && token === this.#token) this.onUnauthenticated(failure);
         throw failure;
     }
 

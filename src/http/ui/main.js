@@ -96,7 +96,7 @@ async function readStatus() {
         showStatus(status);
     } catch (error) {
         const failure = asFailure(error);
-        if (failure.status === 401 || login.isOpen) return;
+        if (failure.code === "unauthenticated" || login.isOpen) return;
         if (!statusFailure) timeline.addNews([["no_leader", `No answer for this page: ${failure.message}`]]);
         statusFailure = failure;
     }

@@ -1,0 +1,31 @@
+"""A node that hangs, has no leader or sends no events, and a browser with a wrong clock."""
+
+import threading
+import time
+
+import cluster
+from browser import PageTest, three_nodes
+from proxy import NO_LEADER, Intercepted, answer, refuse
+
+
+class Outages(PageTest):
+    def setUp(self):
+        super().setUp()
+        self.upstream = three_nodes().leader().url
+        self.answers = lambda handler, path: False
+        self.release = threading.Event()
+        self.addCleanup(self.release.set)
+        proxy = Intercepted(self.upstream, lambda handler, path: self.answers(handler, path))
+        self.addCleanup(proxy.stop)
+        self.url = proxy.url
+
+    def kind(self):
+        return self.script("return document.getElementById('connection').dataset.kind")
+
+    def test_refusal_of_a_proxy_does_not_sign_out(self):
+        self.open(self.url)
+        self.answers = lambda handler, path: answer(handler, 401, "text/html", b"<h1>Who are you?</h1>") or True
+        self.wait_text("#banner", "The answer has status 401")
+        self.assertFalse(self.find("#login").is_displayed())
+        self.answers = lambda handler, path: False
+        self.wait_text("#connection-text", "Live")

@@ -29,3 +29,14 @@ class Outages(PageTest):
         self.assertFalse(self.find("#login").is_displayed())
         self.answers = lambda handler, path: False
         self.wait_text("#connection-text", "Live")
+
+    def test_wrong_clock_of_the_browser_does_not_change_ages(self):
+        late = "const now = Date.now; Date.now = () => now() + 7_200_000;"
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": late})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", added)
+        cluster.acquire(self.upstream, "0-clock", "worker-1")
+        self.open(self.url, "#lease/0-clock")
+        self.wait_row("0-clock", "Active")
+        self.assertRegex(self.text(".rows .cell.granted"), r"^\d+s$")
+        self.wait_text("#detail dl", "last ")
+        self.assertRegex(self.text("#detail dl"), r"last \d+s ago")

@@ -170,7 +170,7 @@ export class Detail {
         const now = performance.now();
         if (lease && lease.state === "active") {
             this.#set("left", lease.expires_in_ms === null ? Infinity : now + lease.expires_in_ms);
-            this.#set("renewed", now - (Date.now() - Date.parse(lease.renewed_at)));
+            this.#set("renewed", now - (format.now() - Date.parse(lease.renewed_at)));
             setText(byId("renewals"), format.number(lease.renewals));
         }
         for (const held of holders) this.#set(`left ${held.token}`, held.expires_in_ms === null ? Infinity : now + held.expires_in_ms);

@@ -95,10 +95,24 @@ export function dateTime(at) {
     return date.format(new Date(at));
 }
 
+/** The clock of the node minus the clock of the browser. */
+let offset = 0;
+
+/** Sets the clock of the node, which a browser with a wrong clock needs for the time since a moment.
+ * @param {number} wall milliseconds since 1970 */
+export function setClock(wall) {
+    offset = wall - Date.now();
+}
+
+/** The time on the clock of the node, in milliseconds since 1970. */
+export function now() {
+    return Date.now() + offset;
+}
+
 /** The time since a moment, in one unit.
  * @param {number} at milliseconds since 1970 */
 export function age(at) {
-    return whole(Math.max(0, Date.now() - at)).split(" ")[0];
+    return whole(Math.max(0, now() - at)).split(" ")[0];
 }
 
 /** A text of the server with its times as people read them.

@@ -108,6 +108,7 @@ async function readStatus() {
 function showStatus(status) {
     if (cluster && cluster.cluster_id !== status.cluster_id) location.reload();
     cluster = status;
+    format.setClock(Date.parse(status.clock.wall));
     api.isLeaderless = status.leader === null || !status.quorum;
     byId("board").hidden = false;
     byId("status").hidden = false;

@@ -91,7 +91,7 @@ function contactOf(member) {
 /** @param {string | null} expires */
 function certificateOf(expires) {
     if (expires === null) return { text: "none", title: "", isWarning: false };
-    const left = Date.parse(expires) - Date.now();
+    const left = Date.parse(expires) - format.now();
     const title = `valid until ${format.dateTime(expires)}`;
     if (left <= 0) return { text: "✕ expired", title, isWarning: true };
     const isWarning = left < CERTIFICATE_WARNING_MS;

@@ -87,7 +87,7 @@ export class Timeline {
 
     /** @param {[kind: string, text: string][]} news */
     addNews(news) {
-        this.#add(news.map(([kind, text]) => ({ at: Date.now(), kind, text })), this.#ofCluster);
+        this.#add(news.map(([kind, text]) => ({ at: format.now(), kind, text })), this.#ofCluster);
     }
 
     /** @param {Entry[]} entries newest first

@@ -96,6 +96,7 @@ export interface Cluster {
     quorum: boolean;
     term: number;
     applied: number;
+    clock: { wall: string };
     feature_level: number;
     leader_changes: LeaderChange[];
     members: Member[];

@@ -22,6 +22,18 @@ class Outages(PageTest):
     def kind(self):
         return self.script("return document.getElementById('connection').dataset.kind")
 
+    def test_hung_node_looks_disconnected(self):
+        self.open(self.url)
+        self.wait_text("#own-node", "is ready")
+        self.answers = lambda handler, path: path.startswith("/v1/cluster") and self.release.wait(60)
+        self.wait_text("#connection-text", "Disconnected", within=12)
+        self.wait_text("#own-node", "These values are")
+        self.assertNotIn("is ready", self.text("#own-node"))
+        self.assertEqual(self.script("return document.getElementById('nodes').className"), "old")
+        self.answers = lambda handler, path: False
+        self.wait_text("#connection-text", "Live")
+        self.assertEqual(self.script("return document.getElementById('nodes').className"), "")
+
     def test_refusal_of_a_proxy_does_not_sign_out(self):
         self.open(self.url)
         self.answers = lambda handler, path: answer(handler, 401, "text/html", b"<h1>Who are you?</h1>") or True

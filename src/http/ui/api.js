@@ -35,6 +35,9 @@ export class Failure extends Error {
     }
 }
 
+/** Options of a request. The timeout is in milliseconds.
+ * @typedef {RequestInit & { token?: string, timeout?: number }} Options */
+
 export class Api {
     /** Called when a request fails because the token is missing or no longer valid. */
     onUnauthenticated = (/** @type {Failure} */ _failure) => {};
@@ -58,14 +61,14 @@ export class Api {
 
     /** Sends a request, and throws a `Failure` unless it succeeds.
      * @param {string} path relative, without a slash at its start
-     * @param {RequestInit & { token?: string }} [init] */
+     * @param {Options} [init] */
     async send(path, init = {}) {
-        const { token = this.#token, ...options } = init;
+        const { token = this.#token, timeout = TIMEOUT_MS, ...options } = init;
         const headers = new Headers(options.headers);
         if (token) headers.set("authorization", `Bearer ${token}`);
         let response;
         try {
-            const signal = options.signal ?? AbortSignal.timeout(TIMEOUT_MS);
+            const signal = options.signal ?? AbortSignal.timeout(timeout);
             // The page uses no cookies, but a proxy before the node can have some.
             response = await fetch(new URL(path, BASE), { cache: "no-store", credentials: "same-origin", ...options, headers, signal });
         } catch (error) {
@@ -82,7 +85,7 @@ export class Api {
 
     /** @template T
      * @param {string} path
-     * @param {RequestInit & { token?: string }} [init]
+     * @param {Options} [init]
      * @returns {Promise<T>} */
     async json(path, init) {
         return /** @type {T} */ (await bodyOf(await this.send(path, init)));

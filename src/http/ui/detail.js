@@ -129,9 +129,9 @@ export class Detail {
                 throw error;
             }
         };
-        const [held, explanation, queue, history] = await Promise.all([
-            lease(), this.#api.read(`${path}/explain`), this.#api.read(`${path}/queue`), this.#api.read(`${path}/history`),
-        ]);
+        // A browser opens at most six connections to a node. The status must get one while these reads wait for a leader.
+        const [held, explanation] = await Promise.all([lease(), this.#api.read(`${path}/explain`)]);
+        const [queue, history] = await Promise.all([this.#api.read(`${path}/queue`), this.#api.read(`${path}/history`)]);
         return {
             lease: held,
             explanation: /** @type {Explanation} */ (explanation.value),

@@ -16,6 +16,8 @@ import { Table } from "./table.js";
 import { Timeline } from "./timeline.js";
 
 const STATUS_MS = 1000;
+/** A node answers a request for the status within about 250 ms, so a longer time is an outage. */
+const STATUS_TIMEOUT_MS = 4000;
 const OWN_NODE_MS = 10_000;
 const TICK_MS = 500;
 /** Shortest time between two updates of the table. */
@@ -34,6 +36,8 @@ let statusFailure = null;
 /** Why the leases cannot be read; `null`: they can. @type {Failure | null} */
 let listFailure = null;
 let staleMs = 0;
+/** The time of the last status, on the clock of `performance.now()`. */
+let statusAt = 0;
 let isLive = false;
 let isFollowing = false;
 /** Counts the sign-ins, so that an earlier loop ends. */
@@ -89,10 +93,14 @@ async function start() {
 
 async function readStatus() {
     try {
-        const status = /** @type {Cluster} */ (await api.json("v1/cluster"));
+        const status = /** @type {Cluster} */ (await api.json("v1/cluster", { timeout: STATUS_TIMEOUT_MS }));
         if (login.isOpen) return;
-        if (statusFailure) timeline.addNews([["cluster", `Node ${status.node} answers this page again`]]);
+        if (statusFailure) {
+            timeline.addNews([["cluster", `Node ${status.node} answers this page again`]]);
+            setText(byId("own-node"), "");
+        }
         statusFailure = null;
+        statusAt = performance.now();
         showStatus(status);
     } catch (error) {
         const failure = asFailure(error);
@@ -101,7 +109,14 @@ async function readStatus() {
         statusFailure = failure;
     }
     showConnection();
+    showNodesAge();
     showBanner();
+}
+
+/** Marks the table of the nodes as old while the node does not answer. */
+function showNodesAge() {
+    byId("nodes").classList.toggle("old", statusFailure !== null);
+    if (statusFailure && cluster) setText(byId("own-node"), `These values are ${format.whole(performance.now() - statusAt)} old.`);
 }
 
 /** @param {Cluster} status */
@@ -131,7 +146,7 @@ async function followOwnNode(current) {
     while (session === current) {
         if (cluster && !statusFailure && !document.hidden) {
             const text = await ownNode.poll();
-            if (session === current) setText(byId("own-node"), text);
+            if (session === current && !statusFailure) setText(byId("own-node"), text);
         }
         await pause(cluster ? OWN_NODE_MS : STATUS_MS);
     }
@@ -160,6 +175,7 @@ function signOut(title, why) {
     login.open(title, why);
     showBanner();
     showConnection();
+    showNodesAge();
 }
 
 function showConnection() {
@@ -295,7 +311,8 @@ window.setInterval(() => {
     if (document.hidden || !cluster) return;
     table.tick();
     detail.tick();
-    showStale();
+    if (!statusFailure) showStale();
+    showNodesAge();
 }, TICK_MS);
 
 function showStale() {

@@ -60,6 +60,9 @@ const sync = new Sync(api, store, () => table.visible(), {
         showBanner();
         render();
     },
+    truncated: () => {
+        if (filter.value.prefix !== sync.prefix) sync.start(filter.value.prefix, 0);
+    },
     live: (value) => {
         isLive = value;
         showConnection();
@@ -223,7 +226,7 @@ function onFilter() {
     const { prefix, sort, descending } = filter.value;
     table.showOrder(sort, descending);
     // The page has all leases below the prefix that it follows. For others it must ask.
-    const isKnown = prefix.startsWith(sync.prefix) && !store.isFull && listFailure === null;
+    const isKnown = prefix.startsWith(sync.prefix) && !sync.isTruncated && listFailure === null;
     if (isFollowing && !isKnown && prefix !== sync.prefix) restart();
     renderNow();
     sayCount();
@@ -235,12 +238,14 @@ function renderNow() {
     filter.showCounts(counts);
     let total = 0;
     for (const count of counts.values()) total += count;
-    const limit = store.isFull ? ` The page reads the first ${format.number(MAX_ROWS)}: enter a prefix.` : "";
+    const limit = sync.isTruncated ? ` The page reads the first ${format.number(MAX_ROWS)}: enter a prefix.` : "";
     setText(byId("count"), `${format.number(rows.length)} of ${format.number(total)}${sync.isComplete ? "" : "…"}${limit}`);
     const empty = byId("empty");
     empty.hidden = rows.length > 0 || listFailure !== null;
     const isAny = filter.value.prefix !== "" || filter.value.holder !== "" || total > 0;
-    setText(empty, !sync.isComplete ? "Loading…" : isAny ? "No lease matches the filter." : "No leases yet.");
+    const isLoading = !sync.isComplete || (sync.isTruncated && filter.value.prefix !== sync.prefix);
+    const none = sync.isTruncated ? "No lease that the page has read matches the filter." : "No lease matches the filter.";
+    setText(empty, isLoading ? "Loading…" : isAny ? none : "No leases yet.");
 }
 
 /** @param {number} ms

@@ -4,6 +4,8 @@
 
 /** Most rows that the page keeps. A cluster can have 2,000,000 leases. */
 export const MAX_ROWS = 50_000;
+/** Most ends that the page keeps while it reads the lists. */
+const MAX_ENDS = 50_000;
 /** The decimal digits of the largest token. */
 const TOKEN_DIGITS = 19;
 
@@ -17,6 +19,9 @@ export function keyOf(name, token) {
 export class Store {
     /** @type {Map<string, Row>} */
     #rows = new Map();
+    /** The ends of unknown grants while the lists are read: an older list can still have these grants as active. `null`: all
+     * lists are read. @type {Map<string, LeaseEvent> | null} */
+    #ends = new Map();
     /** All rows by key. Valid unless `#isUnsorted`. @type {Row[]} */
     #sorted = [];
     #isUnsorted = false;
@@ -25,14 +30,23 @@ export class Store {
         return this.#rows.size;
     }
 
-    get isFull() {
-        return this.#rows.size >= MAX_ROWS;
-    }
-
     clear() {
         this.#rows.clear();
+        this.#ends = new Map();
         this.#sorted = [];
         this.#isUnsorted = false;
+    }
+
+    /** Says whether the first lists are being read.
+     * @param {boolean} isLoading */
+    setLoading(isLoading) {
+        this.#ends = isLoading ? new Map() : null;
+    }
+
+    /** Removes the rows after a key.
+     * @param {string} key */
+    removeAfter(key) {
+        for (const row of this.#between(key, null)) this.#remove(row.key);
     }
 
     /** @param {string} key */
@@ -54,22 +68,26 @@ export class Store {
             listed.add(key);
             const known = this.#rows.get(key);
             if (known && known.index > index) continue;
-            if (!known && this.isFull) continue;
             this.#put(rowOf(key, lease, index, known, now));
+            const end = this.#ends?.get(key);
+            if (end && end.index > index) this.apply(end);
         }
         for (const row of this.#between(from, to)) {
             if (!listed.has(row.key) && row.index <= index) this.#remove(row.key);
         }
     }
 
-    /** Applies an event. Repeated and older events change nothing.
+    /** Applies an event. Repeated and older events change nothing. A full store takes no new grant: its page is read again.
      * @param {LeaseEvent} event */
     apply(event) {
         const key = keyOf(event.name, event.token);
         const known = this.#rows.get(key);
         if (known && known.index >= event.index) return;
-        if (event.event !== "granted" && !known) return;
-        if (!known && this.isFull) return;
+        if (event.event !== "granted" && !known) {
+            if (this.#ends && this.#ends.size < MAX_ENDS) this.#ends.set(key, event);
+            return;
+        }
+        if (!known && this.size >= MAX_ROWS) return;
         const state = event.event === "granted" ? "active" : event.event;
         const { name, holder, token, index } = event;
         const granted = known?.granted ?? Date.parse(event.at);

@@ -1,15 +1,17 @@
 // Keeps the store current. Events tell about grants and ends. Renewals, metadata and queues cause no event, so the page
 // also reads its leases again, page by page: first the pages whose rows are on the screen.
 
-/** @import { LeaseEvent, Row } from "./types" */
+/** @import { LeaseEvent, LeasePage, Row } from "./types" */
 /** @import { Api } from "./api.js" */
 /** @import { Store } from "./store.js" */
 import { Failure, asFailure } from "./api.js";
-import { firstAfter, keyOf } from "./store.js";
+import { MAX_ROWS, firstAfter, keyOf } from "./store.js";
 import { FINAL, Stream, pause } from "./stream.js";
 
 const PAGE = 500;
 const TICK_MS = 1000;
+/** With fewer rows, a page that left out leases reads all lists again. */
+const REFILL_ROWS = 40_000;
 /** A page with rows on the screen is read again after this time, any other page after the longer time. */
 const VISIBLE_AGE_MS = 3000;
 const OTHER_AGE_MS = 30_000;
@@ -24,10 +26,11 @@ const PAST_ENTRIES = 2000;
  * @property {() => void} changed the store has other rows
  * @property {(events: LeaseEvent[], isPast: boolean) => void} events
  * @property {(failure: Failure | null) => void} state why the list cannot be read; `null`: it can
+ * @property {() => void} truncated the lists have more leases than the page keeps
  * @property {(isLive: boolean) => void} live */
 
 export class Sync {
-    /** Whether all leases below the prefix have been read. */
+    /** Whether all leases below the prefix have been read, or as many as the page keeps. */
     isComplete = false;
     #api;
     #store;
@@ -42,6 +45,8 @@ export class Sync {
     #generation = 0;
     /** Events up to this log index are in the first lists. */
     #start = 0;
+    /** The key of the last row that the page follows; `null`: it follows all. @type {string | null} */
+    #end = null;
 
     /** @param {Api} api
      * @param {Store} store
@@ -56,6 +61,11 @@ export class Sync {
 
     get prefix() {
         return this.#prefix;
+    }
+
+    /** Whether the cluster has more leases below the prefix than the page keeps. */
+    get isTruncated() {
+        return this.#end !== null;
     }
 
     /** Reads all leases with a prefix, and follows them.
@@ -86,6 +96,7 @@ export class Sync {
         this.#stream?.stop();
         this.#stream = null;
         this.#pages = [];
+        this.#end = null;
         this.#store.clear();
         this.isComplete = false;
     }
@@ -96,9 +107,10 @@ export class Sync {
         const fresh = events.filter((event) => event.index > this.#start);
         if (past.length > 0) this.#listeners.events(past, true);
         if (fresh.length === 0) return;
-        for (const event of fresh) this.#store.apply(event);
+        const followed = fresh.filter((event) => this.#end === null || keyOf(event.name, event.token) <= this.#end);
+        for (const event of followed) this.#store.apply(event);
         // An event has no ttl, so the pages of new grants are read at once.
-        for (const event of fresh) {
+        for (const event of followed) {
             const page = event.event === "granted" ? this.#pageOf(keyOf(event.name, event.token)) : null;
             if (page) page.wantedAt = Math.min(page.wantedAt, performance.now());
         }
@@ -126,24 +138,50 @@ export class Sync {
 
     /** @param {() => boolean} isCurrent */
     async #readAll(isCurrent) {
-        /** @type {Page[]} */
-        const pages = [];
-        let [key, cursor] = ["", /** @type {string | null} */ (null)];
+        this.#store.setLoading(true);
+        this.#pages = [];
+        this.#end = null;
+        let [key, cursor, rows] = ["", /** @type {string | null} */ (null), 0];
         do {
+            // A grant that arrives during the request marks the page, so it needs its place before.
             /** @type {Page} */
             const page = { key, cursor, readAt: performance.now(), wantedAt: Infinity };
-            const { value, index } = await this.#api.list(this.#prefix, cursor, PAGE);
+            this.#pages.push(page);
+            const list = await this.#list(cursor);
             if (!isCurrent()) return;
-            pages.push(page);
-            const last = value.leases.at(-1);
-            const end = last ? keyOf(last.name, last.token) : key;
-            this.#store.merge(value.leases, index, key, value.cursor === null ? null : end);
-            [key, cursor] = [end, value.cursor];
+            [key, cursor] = [this.#merge(page, list), list.value.cursor];
+            rows += list.value.leases.length;
             this.#listeners.changed();
-        } while (cursor !== null && !this.#store.isFull);
-        this.#pages = pages;
+        } while (cursor !== null && rows < MAX_ROWS);
+        this.#store.setLoading(false);
         this.isComplete = true;
+        if (cursor !== null) this.#cut(key);
         this.#listeners.changed();
+        if (this.isTruncated) this.#listeners.truncated();
+    }
+
+    /** Follows no rows after a key.
+     * @param {string} end */
+    #cut(end) {
+        this.#end = end;
+        this.#store.removeAfter(end);
+    }
+
+    /** @param {string | null} cursor */
+    async #list(cursor) {
+        return this.#api.list(this.#prefix, cursor, PAGE);
+    }
+
+    /** Puts a list into the store.
+     * @param {Page} page
+     * @param {{ value: LeasePage, index: number }} list
+     * @returns {string} the key of its last row */
+    #merge(page, { value, index }) {
+        const last = value.leases.at(-1);
+        const end = last ? keyOf(last.name, last.token) : page.key;
+        this.#store.merge(value.leases, index, page.key, value.cursor === null ? null : end);
+        if (this.#end !== null && (value.cursor === null || end > this.#end)) this.#store.removeAfter(this.#end);
+        return end;
     }
 
     /** Reads one page on the screen and one other page, if they are due. Each kind has its own read, so that grants in one
@@ -155,6 +193,7 @@ export class Sync {
             const page = this.#mostDue(isVisible);
             if (page) await this.#readPage(page, isCurrent);
         }
+        if (this.isTruncated && isCurrent() && this.#store.size < REFILL_ROWS) this.isComplete = false;
     }
 
     /** The page that is due for the longest time.
@@ -178,19 +217,26 @@ export class Sync {
         Object.assign(page, { readAt: performance.now(), wantedAt: Infinity });
         let list;
         try {
-            list = await this.#api.list(this.#prefix, page.cursor, PAGE);
+            list = await this.#list(page.cursor);
         } catch (error) {
             // The time is new, so a page that fails again and again does not delay the others.
             page.wantedAt = performance.now();
             throw error;
         }
         if (!isCurrent()) return;
-        const { value, index } = list;
-        const last = value.leases.at(-1);
-        const end = last ? keyOf(last.name, last.token) : page.key;
-        this.#store.merge(value.leases, index, page.key, value.cursor === null ? null : end);
-        this.#fit(page, end, value.cursor);
+        this.#fit(page, this.#merge(page, list), list.value.cursor);
+        this.#shrink();
         this.#listeners.changed();
+    }
+
+    /** Gives up the last pages while the store has too many rows. */
+    #shrink() {
+        const wasTruncated = this.isTruncated;
+        while (this.#store.size > MAX_ROWS && this.#pages.length > 1) {
+            this.#cut(this.#pages[this.#pages.length - 1].key);
+            this.#pages.pop();
+        }
+        if (this.isTruncated && !wasTruncated) this.#listeners.truncated();
     }
 
     /** Adapts the following pages after a page was read up to `end`.
@@ -206,8 +252,11 @@ export class Sync {
         }
         // An empty page has no end, so it does not tell where the next one starts.
         if (end === page.key) return;
-        // A full store takes no rows of further pages. Without this bound, the page would read the whole cluster.
-        if (at === this.#pages.length && this.#store.isFull) return;
+        // Without this bound, the page would read the whole cluster.
+        if (this.#end !== null && end >= this.#end) {
+            this.#pages.length = at;
+            return;
+        }
         const covered = firstAfter(this.#pages, end);
         const now = performance.now();
         const isKnown = this.#pages[covered - 1].key === end;

@@ -34,6 +34,23 @@ class Outages(PageTest):
         self.wait_text("#connection-text", "Live")
         self.assertEqual(self.script("return document.getElementById('nodes').className"), "")
 
+    def test_old_list_is_not_live(self):
+        cluster.acquire(self.upstream, "0-old", "worker-1")
+        self.open(self.url, "#lease/0-old")
+        self.wait_row("0-old", "Active")
+        self.wait_text("#summary", "Held by worker-1")
+        is_current_list = lambda path: path.startswith("/v1/leases?") and "stale" not in path
+        self.answers = lambda handler, path: is_current_list(path) and refuse(handler, NO_LEADER)
+        self.wait_text("#connection-text", "State ")
+        self.assertEqual(self.kind(), "bad")
+        # The open lease is current. That must not hide the age of the list.
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            self.assertNotIn("Live", self.text("#connection-text"))
+            time.sleep(0.1)
+        self.answers = lambda handler, path: False
+        self.wait_text("#connection-text", "Live")
+
     def test_refusal_of_a_proxy_does_not_sign_out(self):
         self.open(self.url)
         self.answers = lambda handler, path: answer(handler, 401, "text/html", b"<h1>Who are you?</h1>") or True

@@ -38,11 +38,14 @@ export class Failure extends Error {
 /** Options of a request. The timeout is in milliseconds.
  * @typedef {RequestInit & { token?: string, timeout?: number }} Options */
 
+/** The answer to a read. It reflects the log up to `index`. `asOf` is the time of an old state on the clock of
+ * `performance.now()`: `null` for a current state, `-Infinity` if the node does not know the age.
+ * @template T
+ * @typedef {{ value: T, index: number, asOf: number | null }} Answer */
+
 export class Api {
     /** Called when a request fails because the token is missing or no longer valid. */
     onUnauthenticated = (/** @type {Failure} */ _failure) => {};
-    /** Called with the age of the state after a read: 0 for a current one. */
-    onRead = (/** @type {number} */ _staleMs) => {};
     /** Reads ask this node alone while it knows no leader. */
     isLeaderless = false;
     #token = sessionStorage.getItem(STORED);
@@ -95,7 +98,7 @@ export class Api {
      * @template T
      * @param {string} path
      * @param {Record<string, string>} [parameters]
-     * @returns {Promise<{ value: T, index: number }>} */
+     * @returns {Promise<Answer<T>>} */
     async read(path, parameters = {}) {
         if (!this.isLeaderless) {
             try {
@@ -110,7 +113,7 @@ export class Api {
     /** Reads from the leader, and fails if there is none.
      * @template T
      * @param {string} path
-     * @returns {Promise<{ value: T, index: number }>} */
+     * @returns {Promise<Answer<T>>} */
     readCurrent(path) {
         return this.#readWith(path, {});
     }
@@ -118,18 +121,19 @@ export class Api {
     /** @template T
      * @param {string} path
      * @param {Record<string, string>} parameters
-     * @returns {Promise<{ value: T, index: number }>} */
+     * @returns {Promise<Answer<T>>} */
     async #readWith(path, parameters) {
+        const start = performance.now();
         const response = await this.send(`${path}?${new URLSearchParams(parameters)}`);
-        const age = response.headers.get("x-tenure-stale-ms");
-        this.onRead(parameters.consistency === "stale" ? Number(age ?? Infinity) : 0);
-        return { value: /** @type {T} */ (await bodyOf(response)), index: Number(response.headers.get("x-tenure-index") ?? 0) };
+        const age = Number(response.headers.get("x-tenure-stale-ms") ?? Infinity);
+        const index = Number(response.headers.get("x-tenure-index") ?? 0);
+        return { value: /** @type {T} */ (await bodyOf(response)), index, asOf: parameters.consistency === "stale" ? start - age : null };
     }
 
     /** @param {string} prefix
      * @param {string | null} cursor
      * @param {number} limit
-     * @returns {Promise<{ value: LeasePage, index: number }>} */
+     * @returns {Promise<Answer<LeasePage>>} */
     list(prefix, cursor, limit) {
         return this.read("v1/leases", { prefix, limit: String(limit), ...(cursor === null ? {} : { cursor }) });
     }

@@ -1,7 +1,7 @@
 // The detail view of one lease: its holders, queue and history, an explanation for a holder, and the actions.
 
 /** @import { Explanation, Lease, LeaseEvent, Queue, Waiter } from "./types" */
-/** @import { Api } from "./api.js" */
+/** @import { Answer, Api } from "./api.js" */
 import { Failure, asFailure, leasePath } from "./api.js";
 import * as actions from "./actions.js";
 import { byId, h, mark, setText } from "./dom.js";
@@ -13,11 +13,14 @@ const SHORTEST_MS = 300;
 /** Most holders and most waiters on the screen. */
 const MAX_SHOWN = 100;
 
-/** @typedef {{ lease: Lease | null, explanation: Explanation, queue: Queue, history: LeaseEvent[] }} Facts */
+/** @typedef {{ lease: Lease | null, explanation: Explanation, queue: Queue, history: LeaseEvent[],
+ *   asOf: number | null }} Facts */
 
 export class Detail {
     /** The name of the open lease. */
     name = "";
+    /** The time of the oldest state that the view shows; `null`: all of it was current. @type {number | null} */
+    asOf = null;
     #api;
     #panel = byId("detail");
     #content = byId("detail-content");
@@ -48,6 +51,7 @@ export class Detail {
     open(name) {
         if (this.name !== name) {
             this.#reading = null;
+            this.asOf = null;
             this.#readAt = -Infinity;
             this.#shown = "";
             this.#times.clear();
@@ -66,6 +70,7 @@ export class Detail {
         window.clearTimeout(this.#timer);
         this.name = "";
         this.#reading = null;
+        this.asOf = null;
         this.#explanation = null;
         this.#panel.hidden = true;
         this.#shown = "";
@@ -100,6 +105,7 @@ export class Detail {
             if (this.#reading !== reading) return;
             const failure = asFailure(error);
             this.#shown = "";
+            this.asOf = null;
             this.#content.replaceChildren(h("div", { class: "error" }, h("strong", null, failure.title), h("p", null, failure.message)));
         }
         this.#reading = null;
@@ -119,10 +125,10 @@ export class Detail {
      * @returns {Promise<Facts>} */
     async #read(name) {
         const path = leasePath(name);
-        /** @returns {Promise<Lease | null>} */
+        /** @returns {Promise<Answer<Lease> | null>} */
         const lease = async () => {
             try {
-                return /** @type {Lease} */ ((await this.#api.read(path)).value);
+                return /** @type {Answer<Lease>} */ (await this.#api.read(path));
             } catch (error) {
                 // The lease has only waiters, or its last grant is forgotten.
                 if (error instanceof Failure && error.code === "not_found") return null;
@@ -132,8 +138,10 @@ export class Detail {
         // A browser opens at most six connections to a node. The status must get one while these reads wait for a leader.
         const [held, explanation] = await Promise.all([lease(), this.#api.read(`${path}/explain`)]);
         const [queue, history] = await Promise.all([this.#api.read(`${path}/queue`), this.#api.read(`${path}/history`)]);
+        const times = [held, explanation, queue, history].map((answer) => answer?.asOf ?? null).filter((asOf) => asOf !== null);
         return {
-            lease: held,
+            asOf: times.length > 0 ? Math.min(...times) : null,
+            lease: held?.value ?? null,
             explanation: /** @type {Explanation} */ (explanation.value),
             queue: /** @type {Queue} */ (queue.value),
             history: /** @type {{ transitions: LeaseEvent[] }} */ (history.value).transitions,
@@ -141,7 +149,8 @@ export class Detail {
     }
 
     /** @param {Facts} facts */
-    #show({ lease, explanation, queue, history }) {
+    #show({ lease, explanation, queue, history, asOf }) {
+        this.asOf = asOf;
         this.#explanation = explanation;
         const holders = explanation.held.slice(0, MAX_SHOWN);
         const waiters = queue.waiters.slice(0, MAX_SHOWN);

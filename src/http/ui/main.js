@@ -35,7 +35,6 @@ let cluster = null;
 let statusFailure = null;
 /** Why the leases cannot be read; `null`: they can. @type {Failure | null} */
 let listFailure = null;
-let staleMs = 0;
 /** The time of the last status, on the clock of `performance.now()`. */
 let statusAt = 0;
 let isLive = false;
@@ -71,9 +70,6 @@ const sync = new Sync(api, store, () => table.visible(), {
 
 api.onUnauthenticated = (/** @type {Failure} */ failure) => {
     if (!login.isOpen) signOut(api.hasToken ? "You are signed out" : "The cluster needs a token", failure);
-};
-api.onRead = (/** @type {number} */ ms) => {
-    staleMs = ms;
 };
 
 /** @param {LeaseEvent[]} events
@@ -182,9 +178,11 @@ function signOut(title, why) {
 }
 
 function showConnection() {
+    const age = staleAge();
     const [kind, shape, text] = login.isOpen ? ["waiting", "○", "Signed out"]
         : statusFailure ? ["bad", "✕", "Disconnected"]
         : !cluster ? ["waiting", "◌", "Connecting"]
+        : age !== null ? ["bad", "▲", `${api.isLeaderless ? "No leader, state" : "State"} ${age}`]
         : api.isLeaderless ? ["bad", "▲", "No leader"]
         : isLive ? ["good", "●", "Live"]
         : ["waiting", "◌", "Reconnecting"];
@@ -193,6 +191,14 @@ function showConnection() {
     element.dataset.kind = kind;
     setText(/** @type {Element} */ (element.firstElementChild), shape);
     setText(byId("connection-text"), text);
+}
+
+/** The age of the oldest state that the list or the open lease shows; `null`: both are current. */
+function staleAge() {
+    const times = [sync.asOf, detail.asOf].filter((asOf) => asOf !== null);
+    if (times.length === 0) return null;
+    const age = performance.now() - Math.min(...times);
+    return Number.isFinite(age) ? `${format.whole(age)} old` : "of unknown age";
 }
 
 function showBanner() {
@@ -316,14 +322,9 @@ window.setInterval(() => {
     if (document.hidden || !cluster) return;
     table.tick();
     detail.tick();
-    if (!statusFailure) showStale();
+    showConnection();
     showNodesAge();
 }, TICK_MS);
-
-function showStale() {
-    const isStale = api.isLeaderless && staleMs > 0 && Number.isFinite(staleMs);
-    if (isStale) setText(byId("connection-text"), `No leader, state ${format.whole(staleMs)} old`);
-}
 
 table.showOrder("name", false);
 route();

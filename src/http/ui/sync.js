@@ -2,7 +2,7 @@
 // also reads its leases again, page by page: first the pages whose rows are on the screen.
 
 /** @import { LeaseEvent, LeasePage, Row } from "./types" */
-/** @import { Api } from "./api.js" */
+/** @import { Answer, Api } from "./api.js" */
 /** @import { Store } from "./store.js" */
 import { Failure, asFailure } from "./api.js";
 import { MAX_ROWS, firstAfter, keyOf } from "./store.js";
@@ -32,6 +32,9 @@ const PAST_ENTRIES = 2000;
 export class Sync {
     /** Whether all leases below the prefix have been read, or as many as the page keeps. */
     isComplete = false;
+    /** The time of the old state that the last list shows; `null`: it was current.
+     * @type {number | null} */
+    asOf = null;
     #api;
     #store;
     #listeners;
@@ -99,6 +102,7 @@ export class Sync {
         this.#end = null;
         this.#store.clear();
         this.isComplete = false;
+        this.asOf = null;
     }
 
     /** @param {LeaseEvent[]} events */
@@ -169,12 +173,15 @@ export class Sync {
 
     /** @param {string | null} cursor */
     async #list(cursor) {
-        return this.#api.list(this.#prefix, cursor, PAGE);
+        const generation = this.#generation;
+        const list = await this.#api.list(this.#prefix, cursor, PAGE);
+        if (generation === this.#generation) this.asOf = list.asOf;
+        return list;
     }
 
     /** Puts a list into the store.
      * @param {Page} page
-     * @param {{ value: LeasePage, index: number }} list
+     * @param {Answer<LeasePage>} list
      * @returns {string} the key of its last row */
     #merge(page, { value, index }) {
         const last = value.leases.at(-1);
@@ -201,7 +208,8 @@ export class Sync {
      * @returns {Page | null} */
     #mostDue(isVisible) {
         const visible = new Set(this.#visible().map((row) => this.#pageOf(row.key)));
-        const age = isVisible ? VISIBLE_AGE_MS : OTHER_AGE_MS;
+        // After an old state, a current one must not take long.
+        const age = isVisible || this.asOf !== null ? VISIBLE_AGE_MS : OTHER_AGE_MS;
         let [chosen, earliest] = [/** @type {Page | null} */ (null), performance.now()];
         for (const page of this.#pages) {
             const due = Math.min(page.wantedAt, page.readAt + age);

@@ -51,6 +51,55 @@ class Outages(PageTest):
         self.answers = lambda handler, path: False
         self.wait_text("#connection-text", "Live")
 
+    def test_leases_are_read_without_a_watch(self):
+        cluster.acquire(self.upstream, "watchless/a", "worker-1")
+        refusals = [{"title": "Compacted", "status": 410, "detail": "compacted", "code": "compacted"}]
+        busy = {"title": "Too busy", "status": 429, "detail": "all watches are in use", "code": "too_busy"}
+
+        def take(handler, path):
+            return path.startswith("/v1/watch") and refuse(handler, refusals.pop() if refusals else busy)
+
+        self.answers = take
+        self.open(self.url, ready=False)
+        self.fill("#prefix", "watchless/")
+        self.wait_row("watchless/a", "Active")
+        self.wait_text("#banner", "no events arrive: all watches are in use.")
+        cluster.change(self.upstream, "DELETE", "/v1/leases/watchless%2Fa")
+        cluster.acquire(self.upstream, "watchless/b", "worker-1")
+        self.answers = lambda handler, path: False
+        self.wait_row("watchless/b", "Active")
+        self.wait(lambda: [row[0] for row in self.rows()] == ["watchless/b"], "the lists are read after the start of the watch")
+        self.wait_text("#connection-text", "Live")
+        self.assertFalse(self.find("#banner").is_displayed())
+
+    def test_refused_watch_offers_another_try(self):
+        forbidden = {"title": "Forbidden", "status": 403, "detail": "may not watch", "code": "forbidden"}
+        self.answers = lambda handler, path: path.startswith("/v1/watch") and refuse(handler, forbidden)
+        self.open(self.url, ready=False)
+        self.wait(lambda: "…" not in self.text("#count"), "the leases are read")
+        self.answers = lambda handler, path: False
+        time.sleep(2)
+        self.wait_text("#banner", "no events arrive: may not watch.")
+        self.click("#retry")
+        self.wait_text("#connection-text", "Live")
+        self.assertFalse(self.find("#banner").is_displayed())
+
+    def test_watch_without_events_is_not_live(self):
+        def take(handler, path):
+            if not path.startswith("/v1/watch"):
+                return False
+            handler.send_response(200)
+            handler.send_header("content-type", "text/event-stream")
+            handler.end_headers()
+            handler.close_connection = True
+            return self.release.wait(60) or True
+
+        self.answers = take
+        self.open(self.url, ready=False)
+        self.wait(lambda: "…" not in self.text("#count"), "the leases are read")
+        time.sleep(1)
+        self.assertEqual(self.text("#connection-text"), "Reconnecting")
+
     def test_refusal_of_a_proxy_does_not_sign_out(self):
         self.open(self.url)
         self.answers = lambda handler, path: answer(handler, 401, "text/html", b"<h1>Who are you?</h1>") or True

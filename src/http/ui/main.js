@@ -10,7 +10,7 @@ import * as format from "./format.js";
 import { Login } from "./login.js";
 import { Nodes, OwnNode } from "./nodes.js";
 import { MAX_ROWS, Store } from "./store.js";
-import { pause } from "./stream.js";
+import { FINAL, pause } from "./stream.js";
 import { Sync } from "./sync.js";
 import { Table } from "./table.js";
 import { Timeline } from "./timeline.js";
@@ -35,6 +35,8 @@ let cluster = null;
 let statusFailure = null;
 /** Why the leases cannot be read; `null`: they can. @type {Failure | null} */
 let listFailure = null;
+/** Why no events arrive; `null`: they do. @type {Failure | null} */
+let watchFailure = null;
 /** The time of the last status, on the clock of `performance.now()`. */
 let statusAt = 0;
 let isLive = false;
@@ -58,6 +60,10 @@ const sync = new Sync(api, store, () => table.visible(), {
         listFailure = failure;
         showBanner();
         render();
+    },
+    watch: (failure) => {
+        watchFailure = failure;
+        showBanner();
     },
     truncated: () => {
         if (filter.value.prefix !== sync.prefix) sync.start(filter.value.prefix, 0);
@@ -158,7 +164,7 @@ function signOut(title, why) {
     session += 1;
     isFollowing = false;
     cluster = null;
-    [statusFailure, listFailure, isLive] = [null, null, false];
+    [statusFailure, listFailure, watchFailure, isLive] = [null, null, null, false];
     api.setToken(null);
     sync.stop();
     timeline.clear();
@@ -219,8 +225,11 @@ function bannerText() {
     }
     if (api.isLeaderless) return ["No leader with a majority: no lease changes, and the page shows the state of one node, which can be old.", false];
     if (listFailure) {
-        const isFinal = listFailure.code === "forbidden" || listFailure.code === "invalid";
-        return [`The leases cannot be read: ${listFailure.message}.`.replace(/\.\.$/, "."), isFinal];
+        return [`The leases cannot be read: ${listFailure.message}.`.replace(/\.\.$/, "."), FINAL.has(listFailure.code)];
+    }
+    // A broken connection is opened again at once, and the status tells if the node does not answer.
+    if (watchFailure && watchFailure.code !== "network") {
+        return [`Changes appear late, because no events arrive: ${watchFailure.message}.`.replace(/\.\.$/, "."), FINAL.has(watchFailure.code)];
     }
     return ["", false];
 }

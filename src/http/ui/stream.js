@@ -53,7 +53,7 @@ function parseMessage(text) {
  * @typedef {object} Listeners
  * @property {() => void} opened the stream has its first position
  * @property {(events: LeaseEvent[]) => void} events
- * @property {(failure: Failure) => void} failed the stream ends for good
+ * @property {(failure: Failure | null) => void} failed why no events arrive; `null`: they do. The codes of `FINAL` end the stream
  * @property {(failure: Failure) => void} restart the server has forgotten the position
  * @property {(isLive: boolean) => void} live */
 
@@ -90,7 +90,11 @@ export class Stream {
             /** @type {Failure | null} */
             let failure = null;
             try {
-                await this.#follow(() => (attempt = 0));
+                await this.#follow(() => {
+                    attempt = 0;
+                    this.#listeners.live(true);
+                    this.#listeners.failed(null);
+                });
             } catch (error) {
                 failure = asFailure(error);
             }
@@ -98,20 +102,27 @@ export class Stream {
             this.#listeners.live(false);
             if (document.hidden) continue;
             if (failure && RESTART.has(failure.code)) return this.#listeners.restart(failure);
-            if (failure && FINAL.has(failure.code)) return this.#listeners.failed(failure);
+            if (failure) this.#listeners.failed(failure);
+            if (failure && FINAL.has(failure.code)) return;
             await pause(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]);
             attempt += 1;
         }
     }
 
     /** Reads one connection until its end.
-     * @param {() => void} connected */
+     * @param {() => void} connected the first message has arrived: a proxy can send the headers and hold the events back */
     async #follow(connected) {
         const connection = new AbortController();
         const stop = () => connection.abort();
         this.#stop.signal.addEventListener("abort", stop);
         document.addEventListener("visibilitychange", stop);
-        let timer = window.setTimeout(stop, SILENCE_MS);
+        let isSilent = false;
+        const end = () => {
+            isSilent = true;
+            stop();
+        };
+        let timer = window.setTimeout(end, SILENCE_MS);
+        let isConnected = false;
         try {
             const headers = this.#position === null ? undefined : { "last-event-id": this.#position };
             const query = new URLSearchParams({ prefix: this.#prefix });
@@ -119,15 +130,17 @@ export class Stream {
             if (!response.body) return;
             const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
             const parser = new Parser();
-            connected();
-            this.#listeners.live(true);
             for (;;) {
-                const { value, done } = await reader.read();
+                const { value, done } = await reader.read().catch(fail);
                 if (done) return;
                 window.clearTimeout(timer);
-                timer = window.setTimeout(stop, SILENCE_MS);
+                timer = window.setTimeout(end, SILENCE_MS);
+                if (!isConnected) connected();
+                isConnected = true;
                 this.#take(parser.push(value));
             }
+        } catch (error) {
+            throw isSilent ? new Failure("silent", "No events", "No message arrives. A proxy may hold the events back.", 0) : error;
         } finally {
             window.clearTimeout(timer);
             this.#stop.signal.removeEventListener("abort", stop);
@@ -148,6 +161,11 @@ export class Stream {
         if (isFirst && this.#position !== null) this.#listeners.opened();
         if (events.length > 0) this.#listeners.events(events);
     }
+}
+
+/** @returns {never} */
+function fail() {
+    throw new Failure("network", "No events", "The connection of the events broke.", 0);
 }
 
 /** Waits until the page is visible. */

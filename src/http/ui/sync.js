@@ -10,6 +10,8 @@ import { FINAL, Stream, pause } from "./stream.js";
 
 const PAGE = 500;
 const TICK_MS = 1000;
+/** The lists are read without events if the watch has no position after this time. */
+const OPEN_MS = 5000;
 /** With fewer rows, a page that left out leases reads all lists again. */
 const REFILL_ROWS = 40_000;
 /** A page with rows on the screen is read again after this time, any other page after the longer time. */
@@ -26,6 +28,7 @@ const PAST_ENTRIES = 2000;
  * @property {() => void} changed the store has other rows
  * @property {(events: LeaseEvent[], isPast: boolean) => void} events
  * @property {(failure: Failure | null) => void} state why the list cannot be read; `null`: it can
+ * @property {(failure: Failure | null) => void} watch why no events arrive; `null`: they do
  * @property {() => void} truncated the lists have more leases than the page keeps
  * @property {(isLive: boolean) => void} live */
 
@@ -79,19 +82,26 @@ export class Sync {
         this.#prefix = prefix;
         this.#start = applied;
         const generation = this.#generation;
-        // The lists must not be older than the start of the events.
-        let open = () => {};
-        const opened = /** @type {Promise<void>} */ (new Promise((resolve) => (open = resolve)));
-        if (applied > 0) open();
+        let hasBegun = false;
+        const begin = () => {
+            if (hasBegun || generation !== this.#generation) return;
+            hasBegun = true;
+            void this.#run(generation);
+        };
         this.#stream = new Stream(this.#api, prefix, applied > 0 ? String(Math.max(0, applied - PAST_ENTRIES)) : null, {
-            opened: open,
+            // The lists must not be older than the start of the events.
+            opened: () => (hasBegun ? this.#reload() : begin()),
             events: (events) => this.#take(events),
-            failed: (failure) => this.#listeners.state(failure),
+            failed: (failure) => {
+                this.#listeners.watch(failure);
+                if (failure) begin();
+            },
             // The node has forgotten those events, or the position is one of another cluster.
             restart: () => this.start(prefix, 0),
             live: (isLive) => this.#listeners.live(isLive),
         });
-        void opened.then(() => this.#run(generation));
+        if (applied > 0) begin();
+        else window.setTimeout(begin, OPEN_MS);
     }
 
     stop() {
@@ -103,6 +113,14 @@ export class Sync {
         this.#store.clear();
         this.isComplete = false;
         this.asOf = null;
+        this.#listeners.watch(null);
+    }
+
+    /** Reads all lists again. The rows stay meanwhile. */
+    #reload() {
+        this.#generation += 1;
+        this.isComplete = false;
+        void this.#run(this.#generation);
     }
 
     /** @param {LeaseEvent[]} events */

@@ -67,6 +67,13 @@ class Page(PageTest):
         # Only the watch brings events of leases.
         self.wait_text("#timeline-list", f"{name} revoked from worker-1")
 
+    def test_fragment_can_have_the_slash_of_a_name(self):
+        url = three_nodes().nodes[0].url
+        cluster.acquire(url, "slash/a/b", "worker-1")
+        self.open(url, "#lease/slash/a/b")
+        self.wait_text("#detail-name", "slash/a/b")
+        self.wait_text("#summary", "Held by worker-1")
+
     def test_broken_fragment_shows_the_leases(self):
         self.open(three_nodes().nodes[0].url, "#lease/%")
         self.wait_visible("#leases")

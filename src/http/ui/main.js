@@ -281,8 +281,8 @@ function openRow(row) {
 
 /** Shows the view that the fragment names, and moves the focus if the user has changed it. */
 function route() {
-    const [view, encoded = ""] = location.hash.slice(1).split("/", 2);
-    const name = decoded(encoded);
+    const [view] = location.hash.slice(1).split("/", 1);
+    const name = decoded(location.hash.slice(view.length + 2));
     const isKnown = ["leases", "nodes", "timeline"].includes(view);
     if (view === "lease" && name) {
         document.body.dataset.view ||= "leases";

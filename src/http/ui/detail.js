@@ -29,6 +29,8 @@ export class Detail {
     #reading = null;
     /** The explanation on the screen, which an action must match. @type {Explanation | null} */
     #explanation = null;
+    /** Counts the explanations for a holder, so that a late answer does not replace a newer one. */
+    #explained = 0;
     /** The start of the last read of this lease. */
     #readAt = -Infinity;
     /** The shape of the content. While it stays, only texts change, so that focus and selection stay, too. */
@@ -284,12 +286,15 @@ export class Detail {
         const output = byId("explanation");
         const { name } = this;
         if (holder === "") return;
+        this.#explained += 1;
+        const current = this.#explained;
+        const isCurrent = () => this.name === name && this.#explained === current;
         try {
             const { value } = await this.#api.read(`${leasePath(name)}/explain`, { holder });
-            if (this.name !== name) return;
+            if (!isCurrent()) return;
             output.replaceChildren(h("p", null, standingOf(holder, /** @type {Explanation} */ (value))));
         } catch (error) {
-            if (this.name !== name) return;
+            if (!isCurrent()) return;
             const failure = asFailure(error);
             output.replaceChildren(h("div", { class: "error" }, h("strong", null, failure.title), h("p", null, failure.message)));
         }

@@ -321,6 +321,10 @@ function closeDetail() {
 window.addEventListener("hashchange", route);
 byId("close").addEventListener("click", closeDetail);
 byId("retry").addEventListener("click", () => sync.start(filter.value.prefix, 0));
+byId("dialog").addEventListener("close", () => {
+    // The button that opened the dialog can be gone.
+    if (document.activeElement === document.body && detail.name !== "") byId("detail-name").focus();
+});
 byId("sign-out").addEventListener("click", () => signOut("", null));
 document.querySelector(".skip")?.addEventListener("click", () => window.setTimeout(() => table.focus()));
 document.addEventListener("keydown", (event) => {

@@ -222,10 +222,49 @@ def test_body_that_outlives_the_drain_loses_its_lease(
 
 def test_leader_that_outlives_the_manager_keeps_its_error(cluster: Cluster) -> None:
     manager = LeaseManager(cluster.urls)
-    with pytest.raises(ZeroDivisionError), manager.election("sync/outlived-leader").campaign() as leadership:
-        assert manager.shutdown() == []
+    election = manager.election("sync/outlived-leader", ttl=5, drain=0.05)
+    with pytest.raises(ZeroDivisionError), election.campaign() as leadership:
+        # The shutdown waits for the end of this body, and then gives up.
+        assert [name for name, _ in manager.shutdown()] == ["sync/outlived-leader"]
         assert not leadership.is_leader
         raise ZeroDivisionError
+
+
+def test_shutdown_waits_for_a_leader_in_another_thread(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    entered, order = threading.Event(), []
+
+    def lead() -> None:
+        with manager.election("sync/drained-leader", ttl=5).campaign() as leadership:
+            entered.set()
+            while not manager._manager._core.closing.is_set():
+                time.sleep(0.001)
+            # A shutdown that does not wait ends the leadership during this time.
+            time.sleep(0.2)
+            order.append(("end of the work", leadership.is_leader))
+
+    ended = in_thread(lead)
+    assert entered.wait(5)
+    assert manager.shutdown() == []
+    order.append(("shut down", False))
+    assert ended() is None
+    assert order == [("end of the work", True), ("shut down", False)]
+
+
+def test_refused_hand_over_does_not_wait_for_its_own_body(manager: LeaseManager) -> None:
+    with manager.election("sync/refused-leader", ttl=5, drain=0.05).campaign() as leadership:
+        with pytest.raises(Refused) as caught:
+            leadership.hand_over("nobody")
+        assert caught.value.code == "no_such_waiter"
+        assert leadership.is_leader
+
+
+def test_leadership_of_a_closed_manager_is_not_entered(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    leadership = manager.election("sync/closed-leader", ttl=5).campaign()
+    assert manager.shutdown() == []
+    with pytest.raises(ShutDown), leadership:
+        raise AssertionError("the body must not run")
 
 
 def test_with_object_can_be_entered_again(manager: LeaseManager) -> None:

@@ -232,9 +232,12 @@ class Leadership:
         Returns the new leader, or `None` if the leadership was lost before. As `Lease.hand_over`, the call first ends the
         body of `Election.leader` in another task. The errors are those of `Lease.hand_over`.
         """
+        return await self._hand_over(to, drains=True)
+
+    async def _hand_over(self, to: str | None, drains: bool) -> str | None:
         if not self.is_leader:
             return None
-        new = await self._election._core.hand_over(self._guard.hold, to, grant=self._guard.grant)
+        new = await self._election._core.hand_over(self._guard.hold, to, drains, self._guard.grant)
         if new is not None and self._guard.task is None:
             await self.resign()
         return new

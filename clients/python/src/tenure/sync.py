@@ -491,12 +491,13 @@ class LeaseManager:
         grace: float = 0.0,
         lock_delay: float = 0.0,
         metadata: Mapping[str, str] | None = None,
+        drain: float = DEFAULT_DRAIN,
         refresh: float = 1.0,
     ) -> Election:
         """Returns a candidate or an observer of the election with the lease `name`, as `tenure.LeaseManager.election`."""
         election = self._loop.call(
             lambda: self._manager.election(
-                name, ttl=ttl, grace=grace, lock_delay=lock_delay, metadata=metadata, refresh=refresh
+                name, ttl=ttl, grace=grace, lock_delay=lock_delay, metadata=metadata, drain=drain, refresh=refresh
             )
         )
         return Election(self._loop, election)
@@ -508,7 +509,8 @@ class LeaseManager:
     def shutdown(self) -> list[tuple[str, TenureError]]:
         """Leaves all queues, releases all leases and ends the thread, as `tenure.LeaseManager.shutdown`.
 
-        It waits for the bodies of `with` in other threads, for at most `drain` seconds. Do not call it in such a body.
+        It waits for the bodies of `with` in other threads, for at most `drain` seconds. Do not call it in such a body: it
+        would wait for its own caller, and then leave the lease to its ttl.
         Iterations and other calls that wait in other threads raise `ShutDown`.
         """
         failed = self._loop.run(self._manager.shutdown())
@@ -647,7 +649,7 @@ class Election:
 
 
 class Leadership(AbstractContextManager["Leadership"]):
-    """One term of a leader, as `tenure.Leadership`. A `with` resigns at its end."""
+    """One term of a leader, as `tenure.Leadership`. A `with` resigns at its end. A shutdown waits for its body."""
 
     def __init__(self, loop: _Loop, leadership: _election.Leadership) -> None:
         """Only `Election.campaign` creates leaderships."""
@@ -678,8 +680,32 @@ class Leadership(AbstractContextManager["Leadership"]):
         return self._loop.run(self._leadership.resign())
 
     def hand_over(self, to: str | None = None) -> str | None:
-        """Hands the leadership over to a waiting candidate. Returns the new leader."""
-        return self._loop.run(self._leadership.hand_over(to))
+        """Hands the leadership over to a waiting candidate. Returns the new leader.
+
+        It does not wait for the body of a `with`.
+        """
+        return self._loop.run(self._leadership._hand_over(to, drains=False))
+
+    def __enter__(self) -> Leadership:
+        """Returns the leadership.
+
+        Raises:
+            ShutDown: the manager is shut down. The body does not run.
+        """
+        try:
+            self._loop.call(self._begin)
+        except BaseException:
+            # Python does not call `__exit__` after this.
+            self._loop.start(self._end())
+            raise
+        return self
+
+    def _begin(self) -> None:
+        # Nothing can end the work of a thread, but a shutdown must wait for it.
+        self._leadership._guard.end_work = lambda: None
+
+    async def _end(self) -> None:
+        await self._leadership.resign()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Resigns. After a shutdown there is no leadership, and the error of the body stays as it is."""

@@ -74,6 +74,7 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
       ttl: granted.lasting,
       sent: granted.sent,
       grace: options.grace,
+      drain: options.drain,
       driftPermille: core.driftPermille,
       clock: core.clock,
     });

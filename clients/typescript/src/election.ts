@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Duration } from "./duration.js";
 import { DAY_MS, toMs } from "./duration.js";
 import { LeaseLost, Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
-import { type Lease, lossOf, underLease } from "./lease.js";
+import { type LeaseHandle, lossOf, underLease } from "./lease.js";
 import type { LeaseManager } from "./manager.js";
 import { type AcquireOptions, type CallOptions, checkName } from "./options.js";
 import { FencingToken } from "./token.js";
@@ -18,7 +18,7 @@ const OWN_KEYS = "tenure.";
 const ESTABLISHED_KEY = "tenure.established";
 
 /** Options of an {@link Election}. */
-export interface ElectionOptions extends Pick<AcquireOptions, "ttl" | "grace" | "lockDelay"> {
+export interface ElectionOptions extends Pick<AcquireOptions, "ttl" | "grace" | "lockDelay" | "drain"> {
   /** Data that observers see when this candidate leads, for example its address. Keys do not start with `tenure.`. */
   metadata?: Readonly<Record<string, string>>;
   /** The longest time between two reads of an observer, 10 ms to 24 h. Default: 1 s. */
@@ -44,7 +44,7 @@ export interface Leadership extends AsyncDisposable {
   readonly token: FencingToken;
   /** Whether this process is the leader, by local knowledge. */
   isLeader(): boolean;
-  /** Aborts with a {@link LeaseLost} when the leadership ends, for any reason. */
+  /** Aborts with a {@link LeaseLost} when the leadership ends, for any reason. See {@link Lease.signal}. */
   readonly signal: AbortSignal;
   /** Aborts when the renewals end: `grace` before the deadline, or together with {@link signal}. */
   readonly stopping: AbortSignal;
@@ -103,7 +103,7 @@ export class Election {
     const { refresh: _, ...lease } = this.#options;
     for (;;) {
       try {
-        const held = await this.#manager.acquire(this.name, { ...lease, wait: QUEUE_WAIT, ...options });
+        const held = await this.#manager.acquireHandle(this.name, { ...lease, wait: QUEUE_WAIT, ...options });
         return new HeldLeadership(held, this.#options);
       } catch (error) {
         if (this.#manager.isShutDown || !isRetryable(error)) {
@@ -118,7 +118,8 @@ export class Election {
 
   /**
    * Campaigns, runs `work` as the leader, and resigns. Returns the result of `work`. At a loss, `leadership.signal`
-   * aborts; `lead` waits until `work` ends, and throws {@link LeaseLost}.
+   * aborts; `lead` waits until `work` ends, and throws {@link LeaseLost}. A shutdown ends `work` as in
+   * {@link LeaseManager.with}.
    */
   async lead<T>(work: (leadership: Leadership) => T | PromiseLike<T>, options: CallOptions = {}): Promise<T> {
     const leadership = await this.#campaign(options);
@@ -202,10 +203,10 @@ export class Election {
 }
 
 class HeldLeadership implements Leadership {
-  readonly lease: Lease;
+  readonly lease: LeaseHandle;
   readonly #options: ElectionOptions;
 
-  constructor(lease: Lease, options: ElectionOptions) {
+  constructor(lease: LeaseHandle, options: ElectionOptions) {
     this.lease = lease;
     this.#options = options;
   }

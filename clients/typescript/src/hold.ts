@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { sharedController } from "./abort.js";
 import type { Clock } from "./clock.js";
 import { LeaseLost, type LossReason } from "./errors.js";
@@ -39,6 +40,8 @@ export interface HoldOptions {
   readonly sent: number;
   /** How long before the deadline the renewals end. */
   readonly grace: number;
+  /** How long a shutdown waits for the end of the work. */
+  readonly drain: number;
   readonly driftPermille: number;
   readonly clock: Clock;
 }
@@ -55,6 +58,7 @@ export class Hold {
   readonly #clock: Clock;
   readonly #driftPermille: number;
   readonly #grace: number;
+  readonly #drain: number;
   readonly #ended = sharedController();
   readonly #stopping = sharedController();
   readonly #listeners = new Set<(state: LeaseState) => void>();
@@ -66,6 +70,9 @@ export class Hold {
   #ending: LossReason | undefined;
   /** A hand-over is in progress: another holder may have the lease already. */
   #isPaused = false;
+  #isActive = true;
+  /** Settles at the end of the work that {@link run} started. */
+  #work: Promise<void> | undefined;
   #state: LeaseState;
 
   constructor(options: HoldOptions) {
@@ -74,6 +81,7 @@ export class Hold {
     this.#clock = options.clock;
     this.#driftPermille = options.driftPermille;
     this.#grace = Math.min(options.grace, options.ttl / 2);
+    this.#drain = options.drain;
     this.#ttl = options.ttl;
     this.#deadline = this.#deadlineOf(options.sent, options.ttl);
     this.#nextRenewal = nextRenewal(options.sent, options.ttl);
@@ -84,7 +92,7 @@ export class Hold {
     return this.#state;
   }
 
-  /** Aborts when the grant ends, for any reason. */
+  /** Aborts when the grant ends, for any reason. Before that, {@link endWork} aborts it. */
   get signal(): AbortSignal {
     return this.#ended.signal;
   }
@@ -101,7 +109,7 @@ export class Hold {
 
   /** Whether the grant has not ended here. Its deadline may have passed: {@link isHeld} reads the clock. */
   get isActive(): boolean {
-    return !this.#ended.signal.aborted;
+    return this.#isActive;
   }
 
   isHeld(now = this.#clock.now()): boolean {
@@ -124,6 +132,36 @@ export class Hold {
     const subscribed = (state: LeaseState) => listener(state);
     this.#listeners.add(subscribed);
     return () => this.#listeners.delete(subscribed);
+  }
+
+  /**
+   * Runs work under this grant. {@link endWork} waits for its end.
+   *
+   * @throws LeaseLost if a shutdown has released the lease before the work begins.
+   */
+  run<T>(work: () => T | PromiseLike<T>): Promise<T> {
+    if (this.#state.status === "released") {
+      return Promise.reject(new LeaseLost(this.name, this.token, "released"));
+    }
+    const running = (async () => work())();
+    const ended = () => undefined;
+    this.#work = running.then(ended, ended);
+    return running;
+  }
+
+  /** Asks the work to end, and waits for that. The grant stays in force. Returns `false` if it does not end in time. */
+  async endWork(): Promise<boolean> {
+    if (this.#work === undefined) {
+      return true;
+    }
+    this.#abort(new LeaseLost(this.name, this.token, "released"));
+    const timeout = new AbortController();
+    try {
+      const isLate = sleep(this.#drain, false, { signal: timeout.signal });
+      return await Promise.race([this.#work.then(() => true), isLate]);
+    } finally {
+      timeout.abort();
+    }
   }
 
   /** Applies a successful renewal that was sent at `sent`. */
@@ -243,14 +281,18 @@ export class Hold {
     if (!this.isActive) {
       return false;
     }
-    const reason = new LeaseLost(this.name, this.token, why);
     // A listener of the state must not read `isHeld` as true.
+    this.#isActive = false;
     this.#deadline = Number.NEGATIVE_INFINITY;
     this.#setState(state);
-    this.#stopping.abort(reason);
-    this.#ended.abort(reason);
+    this.#abort(new LeaseLost(this.name, this.token, why));
     this.#listeners.clear();
     return true;
+  }
+
+  #abort(reason: LeaseLost): void {
+    this.#stopping.abort(reason);
+    this.#ended.abort(reason);
   }
 
   #setState(state: LeaseState): void {

@@ -30,7 +30,10 @@ export interface Lease extends AsyncDisposable {
    * infinite ttl.
    */
   remaining(): number;
-  /** Aborts with a {@link LeaseLost} when the lease ends: lost, released or handed over. Pass it on to the work. */
+  /**
+   * Aborts with a {@link LeaseLost} when the lease ends: lost, released or handed over. Pass it on to the work. A
+   * shutdown aborts it in {@link LeaseManager.with} while the lease is still held, and waits for the end of the work.
+   */
   readonly signal: AbortSignal;
   /** Aborts when the renewals end: `grace` before the deadline, or together with {@link signal}. */
   readonly stopping: AbortSignal;
@@ -174,6 +177,11 @@ export class LeaseHandle implements Lease {
   [Symbol.asyncDispose](): Promise<void> {
     return this.#operations.dispose(this.#hold);
   }
+
+  /** Runs work under this lease. A shutdown waits for its end. */
+  run<T>(work: () => T | PromiseLike<T>): Promise<T> {
+    return this.#hold.run(work);
+  }
 }
 
 /** Why a lease is not held any more. `undefined` if it is held, or was released or handed over by this process. */
@@ -190,10 +198,10 @@ export function lossOf(lease: Lease, cause?: unknown): LeaseLost | undefined {
 }
 
 /** Runs work under a lease and releases the lease. At a loss it throws the {@link LeaseLost} after the work has ended. */
-export async function underLease<T>(lease: Lease, work: () => T | PromiseLike<T>): Promise<T> {
+export async function underLease<T>(lease: LeaseHandle, work: () => T | PromiseLike<T>): Promise<T> {
   let loss: LeaseLost | undefined;
   try {
-    const done = await work();
+    const done = await lease.run(work);
     loss = lossOf(lease);
     if (loss === undefined) {
       return done;

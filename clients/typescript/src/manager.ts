@@ -93,7 +93,12 @@ export class LeaseManager implements AsyncDisposable {
    * @throws {@link Unavailable}, {@link ShutDown}: not acquired.
    * @throws RangeError for an invalid name or option; the reason of the signal after a cancellation.
    */
-  async acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
+  acquire(name: string, options: AcquireOptions = {}): Promise<Lease> {
+    return this.acquireHandle(name, options);
+  }
+
+  /** @internal */
+  async acquireHandle(name: string, options: AcquireOptions): Promise<LeaseHandle> {
     const record = this.#core.record(checkName(name));
     const parsed = parseAcquire(options);
     parsed.signal?.throwIfAborted();
@@ -115,6 +120,9 @@ export class LeaseManager implements AsyncDisposable {
    * No client can stop JavaScript code. At a loss, `lease.signal` aborts, and `with` waits until `work` ends: pass the
    * signal on, and check `lease.isHeld()` in long steps. `options.signal` cancels the acquire only.
    *
+   * {@link shutdown}, too, aborts `lease.signal`. It releases the lease after the end of `work`, and waits at most
+   * `options.drain` for that. Do not await a shutdown in `work`: it would wait for its own caller.
+   *
    * @throws {@link LeaseLost} if the lease was lost before `work` ended. Its `cause` is the error of `work`, if it threw
    * another one.
    * @throws The errors of {@link acquire}, then `work` did not start; and the error of `work`.
@@ -126,7 +134,7 @@ export class LeaseManager implements AsyncDisposable {
     ...rest: [(lease: Lease) => T | PromiseLike<T>] | [AcquireOptions, (lease: Lease) => T | PromiseLike<T>]
   ): Promise<T> {
     const [options, work] = rest.length === 1 ? [{}, rest[0]] : rest;
-    const lease = await this.acquire(name, options);
+    const lease = await this.acquireHandle(name, options);
     return underLease(lease, () => work(lease));
   }
 
@@ -147,6 +155,10 @@ export class LeaseManager implements AsyncDisposable {
   /**
    * Leaves all queues, releases all leases and ends the renewals. Returns the leases that the cluster may still count as
    * held or waiting, with the errors. They expire by their ttl; a second call tries again.
+   *
+   * First it ends the work of {@link with} and {@link Election.lead}: it aborts the signal of the lease, renews the lease
+   * until the work has ended, and then releases it. If the work does not end within `drain`, the lease is not released.
+   * The result has its name with {@link Refused} as `not_drained`. Do not await this call in such work.
    *
    * A waiting acquire throws {@link ShutDown} after the cluster has confirmed that it left the queue, else
    * {@link Unknown}. Each later acquire throws `ShutDown`, and so do the watches and later reads of {@link client}.
@@ -189,7 +201,7 @@ export class LeaseManager implements AsyncDisposable {
   async #releaseAll(record: NameRecord): Promise<LeftLease | undefined> {
     try {
       if (record.hold !== undefined) {
-        await this.#operations.release(record.hold, undefined);
+        await this.#operations.drain(record.hold);
       }
       if (record.isOpen(this.#core.clock.now())) {
         await this.#releaseOpen(record, undefined);

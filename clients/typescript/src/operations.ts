@@ -2,6 +2,7 @@ import type { Core, NameRecord } from "./core.js";
 import { isByOwnClock, lossReason, Refused, Unavailable, Unknown } from "./errors.js";
 import type { Hold } from "./hold.js";
 import type { LeaseOperations } from "./lease.js";
+import { localProblem } from "./types.js";
 
 /** Most attempts of one update of metadata. Only a late earlier update of this holder makes a second one necessary. */
 const METADATA_ATTEMPTS = 5;
@@ -90,6 +91,22 @@ export class Operations implements LeaseOperations {
       this.#core.inBackground(hold.name, () => sendRelease(this.#core, record, token));
     }
     return false;
+  }
+
+  /** Ends the work of `with` or `lead`, then releases the lease. If the work does not end in time, nothing is sent. */
+  async drain(hold: Hold): Promise<void> {
+    const record = this.#core.record(hold.name);
+    const isUnreleased = record.unreleased === hold.token.toString();
+    const isLeft = hold.isActive || isUnreleased || isByOwnClock(hold.lossReason());
+    if (!isLeft || (await hold.endWork())) {
+      await this.release(hold, undefined);
+      return;
+    }
+    if (hold.giveUp()) {
+      // The end of the work releases this grant.
+      this.#keepUnreleased(record, hold);
+    }
+    throw new Refused(localProblem("not_drained", "the work did not end in time: the lease expires by its ttl"));
   }
 
   async dispose(hold: Hold): Promise<void> {

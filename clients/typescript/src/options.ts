@@ -7,6 +7,7 @@ const LARGEST_DRIFT_PERMILLE = 500;
 const SHORTEST_TTL_MS = 100;
 /** The ttl that the cluster uses by default. The wait `"ttl"` uses it if the options have no ttl. */
 const DEFAULT_TTL_MS = 30_000;
+const DEFAULT_DRAIN_MS = 30_000;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$/;
 const ACCESS_TOKEN = /^tenure_[0-9a-f]{72}$/;
 
@@ -54,6 +55,11 @@ export interface AcquireOptions {
   limit?: number;
   /** Key-value pairs that each client can read with the lease. Default: empty. */
   metadata?: Readonly<Record<string, string>>;
+  /**
+   * How long {@link LeaseManager.shutdown} waits for the end of the work of {@link LeaseManager.with} or
+   * {@link Election.lead}: up to 24 h. Default: 30 s.
+   */
+  drain?: Duration;
   /** Cancels the acquire, and its wait. A grant that comes too late is released in the background. */
   signal?: AbortSignal;
 }
@@ -80,6 +86,7 @@ export interface ParsedAcquire {
   readonly claim: ClaimOptions;
   readonly wait: number;
   readonly grace: number;
+  readonly drain: number;
   readonly signal: AbortSignal | undefined;
 }
 
@@ -102,6 +109,7 @@ export function parseAcquire(options: AcquireOptions): ParsedAcquire {
     claim,
     wait: options.wait === "ttl" ? waitForTtl(ttlMs) : toMs("wait", options.wait ?? 0, 0, DAY_MS),
     grace: toMs("grace", options.grace ?? 0, 0, longestGrace),
+    drain: toMs("drain", options.drain ?? DEFAULT_DRAIN_MS, 0, DAY_MS),
     signal: options.signal,
   };
 }

@@ -9,7 +9,7 @@ const TOKEN = FencingToken.from("281474976710661");
 
 function holdAt(clock: ManualClock, options: { ttl?: number; grace?: number; sent?: number } = {}): Hold {
   const { ttl = 3_000, grace = 0, sent = clock.now() } = options;
-  return new Hold({ name: "job", token: TOKEN, ttl, grace, sent, driftPermille: 10, clock });
+  return new Hold({ name: "job", token: TOKEN, ttl, grace, drain: 0, sent, driftPermille: 10, clock });
 }
 
 test("holder_stops_first_by_the_drift_and_from_before_the_request", () => {
@@ -36,6 +36,17 @@ test("renewal_counts_from_its_send_time_and_never_backwards", () => {
   assert.equal(hold.remaining(), 2_770);
   hold.renewed(100, clock.now());
   assert.equal(hold.remaining(), 2_770, "a shorter ttl does not shorten the grant");
+});
+
+test("work_does_not_begin_after_the_release", async () => {
+  const hold = holdAt(new ManualClock());
+  hold.giveUp();
+  let started = 0;
+  await assert.rejects(
+    hold.run(() => started++),
+    { name: "LeaseLost", why: "released" },
+  );
+  assert.equal(started, 0);
 });
 
 test("renewal_after_the_deadline_does_not_restore_the_lease", () => {
@@ -153,7 +164,7 @@ test("paused_lease_is_not_held_until_it_resumes", () => {
 test("batches_respect_the_limits_of_a_request", () => {
   const clock = new ManualClock();
   const named = (name: string) =>
-    new Hold({ name, token: TOKEN, ttl: 3_000, grace: 0, sent: 0, driftPermille: 10, clock });
+    new Hold({ name, token: TOKEN, ttl: 3_000, grace: 0, drain: 0, sent: 0, driftPermille: 10, clock });
   const short = Array.from({ length: 10_001 }, () => named("job"));
   assert.deepEqual(
     [...batches(short)].map((batch) => batch.length),

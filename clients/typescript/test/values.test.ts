@@ -79,13 +79,14 @@ test("options_outside_every_bound_are_refused", () => {
     { limit: 1.5 },
     { wait: "25h" },
     { lockDelay: "25h" },
+    { drain: "25h" },
     { ttl: "9s", grace: 4_501 },
   ] as const) {
     assert.throws(() => parseAcquire(bad), RangeError, JSON.stringify(bad));
   }
   const good = parseAcquire({ ttl: "9s", grace: 4_500, wait: "ttl", lockDelay: "1s", limit: 3, metadata: { a: "b" } });
   assert.deepEqual(good.claim, { ttl_ms: 9_000, lock_delay_ms: 1_000, limit: 3, metadata: { a: "b" } });
-  assert.deepEqual([good.wait, good.grace], [9_000, 4_500]);
+  assert.deepEqual([good.wait, good.grace, good.drain], [9_000, 4_500, 30_000]);
   assert.equal(parseAcquire({ wait: "ttl" }).wait, 30_000);
   assert.equal(parseAcquire({ ttl: "infinite", wait: "ttl" }).wait, 86_400_000);
   assert.throws(() => new LeaseManager({ driftPermille: 501 }), /invalid drift 501/);

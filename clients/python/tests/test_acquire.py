@@ -563,7 +563,7 @@ async def test_refused_claim_does_not_resolve_an_earlier_unknown_one(
         assert await other.handle("job", ttl=3).acquire() == TOKEN
 
 
-async def test_cancelled_claim_keeps_an_earlier_unknown_one(server: ScriptedServer, clock: ManualClock) -> None:
+async def test_cancelled_claim_resolves_an_earlier_unknown_one(server: ScriptedServer, clock: ManualClock) -> None:
     answer = asyncio.Event()
     attempts = [CLOSE, HELD]
 
@@ -585,7 +585,9 @@ async def test_cancelled_claim_keeps_an_earlier_unknown_one(server: ScriptedServ
         with pytest.raises(asyncio.CancelledError):
             await acquiring
         answer.set()
-        assert await job.release() is True
+        released = await server.received("release")
+        assert released.body == {"holder": "me", "token": str(TOKEN)}
+        assert await job.release() is False
 
 
 async def test_abandoned_wait_is_resolved_before_the_next_claim(server: ScriptedServer, clock: ManualClock) -> None:

@@ -386,16 +386,31 @@ class Core:
     ) -> None:
         """Releases the grant of an abandoned claim, if the cluster granted it. The caller passes the operation lock on."""
         try:
-            if await self._is_certainly_not_granted(hold, claim, waits):
-                hold.is_ambiguous &= was_ambiguous
+            # The refusal of this claim does not prove that an earlier one was not granted.
+            if await self._is_certainly_not_granted(hold, claim, waits) and not was_ambiguous:
+                hold.is_ambiguous = False
                 self.remember(hold)
-            elif hold.is_ambiguous:
-                await self._release_ambiguous(hold)
-        except TenureError as error:
-            # Without a release, the lease expires by its ttl.
-            log.debug("the abandoned claim of lease %s is not resolved: %s", hold.name, error)
+            else:
+                await self._resolve_quietly(hold)
         finally:
             claim.cancel()
+
+    def resolve_later(self, hold: Hold) -> None:
+        """Releases the grant of an earlier claim whose outcome is unknown. A shutdown resolves such claims itself."""
+        if hold.is_ambiguous and not self.closing.is_set():
+            self.spawn(self._resolve_unheld(hold))
+
+    async def _resolve_unheld(self, hold: Hold) -> None:
+        async with hold.operation:
+            if hold.grant is None:
+                await self._resolve_quietly(hold)
+
+    async def _resolve_quietly(self, hold: Hold) -> None:
+        try:
+            await self._resolve(hold)
+        except TenureError as error:
+            # Without a release, the lease expires by its ttl.
+            log.debug("an earlier claim of lease %s is not resolved: %s", hold.name, error)
 
     async def _is_certainly_not_granted(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> bool:
         """Waits for the answer to an abandoned claim.

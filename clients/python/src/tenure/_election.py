@@ -140,6 +140,14 @@ class Election:
                 await trigger.changed(self._refresh)
 
     async def _campaign(self, guard: Guard) -> None:
+        try:
+            await self._claim_until_elected(guard)
+        except BaseException:
+            # The cluster may have granted an earlier claim whose outcome is unknown.
+            self._core.resolve_later(guard.hold)
+            raise
+
+    async def _claim_until_elected(self, guard: Guard) -> None:
         while True:
             try:
                 await guard.enter(QUEUE_WAIT)

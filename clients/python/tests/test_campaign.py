@@ -1,0 +1,72 @@
+"""The end of a campaign: its claims, its errors and its waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from managers import Managed, managed
+from scripted import CLOSE, TOKEN, Answer, ManualClock, ScriptedServer, granted, in_turn, lease, problem, standing
+from tenure import Refused
+from tenure._election import Leadership
+
+HELD = problem("held", 409, holder="other")
+HOLDS = standing("holds", lease=lease())
+
+
+async def after_unknown(m: Managed, *later: Answer) -> asyncio.Future[Leadership]:
+    """A campaign in the pause after a claim whose answer was lost. Its next claims get the answers `later`."""
+    m.server.on("acquire", in_turn(CLOSE, HELD, *later))
+    campaign = asyncio.ensure_future(m.manager.election("job", ttl=3).campaign())
+    await m.server.received("acquire", 2)
+    hold = m.manager._core._holds["job"]
+    await m.until(lambda: hold.is_ambiguous and not hold.operation.locked())
+    return campaign
+
+
+@pytest.mark.parametrize("moment", ["pause", "exclusive", "operation"])
+async def test_cancelled_campaign_resolves_an_earlier_unknown_claim(
+    server: ScriptedServer, clock: ManualClock, moment: str
+) -> None:
+    async with managed(server, clock) as m:
+        campaign = await after_unknown(m, HELD)
+        server.on("explain", HOLDS)
+        hold = m.manager._core._holds["job"]
+        if moment != "pause":
+            # Other work of this manager has the lock that the next claim needs.
+            lock = getattr(hold, moment)
+            await lock.acquire()
+            await m.until(lambda: bool(lock._waiters))
+        campaign.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await campaign
+        if moment != "pause":
+            lock.release()
+        released = await asyncio.wait_for(server.received("release"), 5)
+        assert released.body == {"holder": "me", "token": str(TOKEN)}
+        await m.until(lambda: not hold.is_ambiguous)
+
+
+async def test_refused_campaign_resolves_an_earlier_unknown_claim(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        campaign = await after_unknown(m, problem("forbidden", 403))
+        server.on("explain", HOLDS)
+        with pytest.raises(Refused):
+            await campaign
+        await asyncio.wait_for(server.received("release"), 5)
+
+
+async def test_cancelled_campaign_keeps_a_later_grant(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        campaign = await after_unknown(m, granted())
+        server.on("explain", HOLDS)
+        job = m.manager.handle("job", ttl=3)
+        acquiring = asyncio.ensure_future(job.acquire())
+        await server.received("acquire", 3)
+        campaign.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await campaign
+        assert await acquiring == TOKEN
+        await m.until(lambda: not m.manager._core._tasks)
+        assert (job.is_held, server.of("release")) == (True, [])

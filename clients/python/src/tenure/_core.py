@@ -315,14 +315,27 @@ class Core:
             except Unavailable:
                 await self._keep_or_release(hold, was_drained)
                 raise
-            except Unknown:
+            except (Unknown, asyncio.CancelledError) as error:
                 until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
                 hold.give_up()
                 # If the cluster did not apply the hand-over, it would answer a claim with this token.
                 self._keep_unreleased(hold, token, until)
+                if was_drained and isinstance(error, asyncio.CancelledError):
+                    # The ended work has left the release to this task.
+                    self.spawn(self._release_later(hold, token))
                 raise
             hold.give_up()
             return lease["holder"]
+
+    async def _release_later(self, hold: Hold, token: int) -> None:
+        async with hold.operation:
+            # Another claim may have released the token before.
+            if hold.unreleased_token != token:
+                return
+            try:
+                await self.send_release(hold, token)
+            except TenureError as error:
+                log.warning("the release of lease %s failed, and the lease expires by its ttl: %s", hold.name, error)
 
     async def _keep_or_release(self, hold: Hold, was_drained: bool) -> None:
         """Continues the grant after a refused hand-over. If its work was ended for the hand-over, releases it."""

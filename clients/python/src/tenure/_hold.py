@@ -176,7 +176,7 @@ class Hold:
         self._end(states.Lost(token, why))
 
     def end_unheld_grant(self, now: float) -> None:
-        """Ends a grant that is not held at `now`: the keeper has not seen its deadline yet, or a hand-over was cancelled.
+        """Ends a grant that is not held at `now`: the keeper has not seen its deadline yet.
 
         Otherwise, a claim could replace the grant without a signal to its work, and with its token.
         """

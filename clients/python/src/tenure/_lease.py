@@ -119,7 +119,8 @@ class Lease:
 
         If the call ended a body and raises `Refused` or `Unavailable`, the manager releases the lease: it has no owner.
 
-        If the call is cancelled during the request, this handle does not hold the lease and no longer renews it.
+        If the call is cancelled during the request, this handle does not hold the lease and no longer renews it. Another
+        holder may have the lease. If the call ended a body, the manager releases the lease.
         """
         if to is not None:
             check_holder(to)

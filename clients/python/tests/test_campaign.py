@@ -8,7 +8,7 @@ import pytest
 
 from managers import Managed, managed
 from scripted import CLOSE, TOKEN, Answer, ManualClock, ScriptedServer, granted, in_turn, lease, problem, standing
-from tenure import Refused
+from tenure import Refused, ShutDown
 from tenure._election import Leadership
 
 HELD = problem("held", 409, holder="other")
@@ -70,3 +70,23 @@ async def test_cancelled_campaign_keeps_a_later_grant(server: ScriptedServer, cl
         assert await acquiring == TOKEN
         await m.until(lambda: not m.manager._core._tasks)
         assert (job.is_held, server.of("release")) == (True, [])
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+async def test_shutdown_ends_a_campaign_that_waits_in_its_process(
+    server: ScriptedServer, clock: ManualClock, is_free: bool
+) -> None:
+    async with managed(server, clock) as m:
+        election = m.manager.election("job", ttl=3)
+        leadership = await election.campaign()
+        campaign = asyncio.ensure_future(election.campaign())
+        exclusive = leadership.lease._hold.exclusive
+        await m.until(lambda: bool(exclusive._waiters))
+        if is_free:
+            # The lock becomes free at the moment of the shutdown.
+            exclusive.release()
+        assert await m.manager.shutdown() == []
+        with pytest.raises(ShutDown):
+            await asyncio.wait_for(campaign, 5)
+        assert exclusive.locked() is not is_free
+        assert len(server.of("acquire")) == 1

@@ -9,15 +9,23 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def acquire_within(lock: asyncio.Lock, seconds: float) -> bool:
-    """Acquires the lock within this time. After a cancellation the lock is not acquired."""
+async def acquire_within(lock: asyncio.Lock, seconds: float, stop: asyncio.Event | None = None) -> bool:
+    """Acquires the lock within this time. The wait ends early if `stop` is set; the lock can be acquired at that moment.
+
+    After a cancellation the lock is not acquired.
+    """
     acquired = asyncio.ensure_future(lock.acquire())
+    stopped = asyncio.ensure_future(stop.wait()) if stop is not None else None
+    ends = {acquired} if stopped is None else {acquired, stopped}
     try:
-        await asyncio.wait({acquired}, timeout=seconds)
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         acquired.add_done_callback(lambda task: None if task.cancelled() else lock.release())
         acquired.cancel()
         raise
+    finally:
+        if stopped is not None:
+            stopped.cancel()
     if acquired.done():
         return True
     acquired.cancel()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import states
 from ._aio import acquire_within, set_within
-from ._errors import LeaseLost, TenureError, local_refusal
+from ._errors import LeaseLost, ShutDown, TenureError, local_refusal
 from .states import Loss
 
 if TYPE_CHECKING:
@@ -99,11 +99,18 @@ class Guard:
 
     async def enter(self, wait: float) -> int:
         """Acquires the lease. Waits at most `wait` seconds for other guards and in the queue of the cluster."""
-        exclusive = self.hold.exclusive
+        exclusive, closing = self.hold.exclusive, self.core.closing
         begun = self.core.clock()
         if exclusive.locked() and wait <= 0:
             raise local_refusal("held", "another part of this program holds the lease")
-        if not await acquire_within(exclusive, max(wait, 0.0) if exclusive.locked() else self.core.operation_timeout):
+        limit = max(wait, 0.0) if exclusive.locked() else self.core.operation_timeout
+        is_acquired = await acquire_within(exclusive, limit, closing)
+        if closing.is_set():
+            # The shutdown can have ended the other guard.
+            if is_acquired:
+                exclusive.release()
+            raise ShutDown
+        if not is_acquired:
             raise local_refusal("held", "another part of this program held the lease during the whole wait")
         try:
             left = max(wait - (self.core.clock() - begun), 0.0) if wait > 0 else 0.0

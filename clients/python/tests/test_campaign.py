@@ -8,7 +8,7 @@ import pytest
 
 from managers import Managed, managed
 from scripted import CLOSE, TOKEN, Answer, ManualClock, ScriptedServer, granted, in_turn, lease, problem, standing
-from tenure import Refused, ShutDown
+from tenure import Refused, ShutDown, Unknown
 from tenure._election import Leadership
 
 HELD = problem("held", 409, holder="other")
@@ -90,3 +90,16 @@ async def test_shutdown_ends_a_campaign_that_waits_in_its_process(
             await asyncio.wait_for(campaign, 5)
         assert exclusive.locked() is not is_free
         assert len(server.of("acquire")) == 1
+
+
+@pytest.mark.parametrize("is_resolved", [True, False])
+async def test_shutdown_during_a_campaign_says_whether_its_claims_are_resolved(
+    server: ScriptedServer, clock: ManualClock, is_resolved: bool
+) -> None:
+    async with managed(server, clock, operation_timeout=0.5) as m:
+        campaign = await after_unknown(m, HELD)
+        server.on("explain", HOLDS if is_resolved else problem("no_leader", 503))
+        assert [name for name, _ in await m.manager.shutdown()] == ([] if is_resolved else ["job"])
+        with pytest.raises(ShutDown if is_resolved else Unknown):
+            await asyncio.wait_for(campaign, 5)
+        assert len(server.of("release")) == is_resolved

@@ -154,7 +154,7 @@ class Core:
         try:
             await asyncio.wait({claim})
             if claim.result() is None:
-                raise await self._ended_by_shutdown(hold)
+                raise await self.ended_by_shutdown(hold)
             lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
             if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
                 raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
@@ -168,7 +168,7 @@ class Core:
                 hold.is_ambiguous = was_ambiguous or isinstance(error, Unknown)
             raise
         if self.closing.is_set():
-            raise await self._ended_by_shutdown(hold)
+            raise await self.ended_by_shutdown(hold)
         hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock(), options)
         self.keeper.keep(hold)
         return int(lease["token"])
@@ -212,8 +212,8 @@ class Core:
             pass
         raise Unknown("the lease was granted, and the answer to its renewal is invalid")
 
-    async def _ended_by_shutdown(self, hold: Hold) -> TenureError:
-        """The error of an acquire that a shutdown ended, after the shutdown has resolved its claim."""
+    async def ended_by_shutdown(self, hold: Hold) -> TenureError:
+        """The error of an acquire or a campaign that a shutdown ended, after the shutdown has resolved its claims."""
         await self._claims_resolved.wait()
         if hold.is_ambiguous:
             return Unknown("the manager was shut down, and the cluster did not confirm that the claim was withdrawn")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from ._client import Client
-from ._errors import LeaseLost, Refused, TenureError, Unavailable, Unknown
+from ._errors import LeaseLost, Refused, ShutDown, TenureError, Unavailable, Unknown
 from ._guard import Guard, WorkScope
 from ._lease import Lease
 from ._options import DAY, check_between, check_metadata
@@ -87,7 +87,7 @@ class Election:
         Raises:
             Refused: the cluster refuses the request itself.
             ShutDown: the manager is shut down.
-            Unknown: the manager was shut down, and this candidate may still be in the queue.
+            Unknown: the manager was shut down, and this candidate may still be in the queue or hold the lease.
 
         A cancelled call leaves the queue. If the cluster granted the lease, the manager releases it.
         """
@@ -142,8 +142,10 @@ class Election:
     async def _campaign(self, guard: Guard) -> None:
         try:
             await self._claim_until_elected(guard)
-        except BaseException:
-            # The cluster may have granted an earlier claim whose outcome is unknown.
+        except BaseException as error:
+            # The last claim is not granted. The cluster may have granted an earlier one whose outcome is unknown.
+            if self._core.closing.is_set() and isinstance(error, ShutDown | Unavailable):
+                raise await self._core.ended_by_shutdown(guard.hold) from error
             self._core.resolve_later(guard.hold)
             raise
 

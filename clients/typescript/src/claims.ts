@@ -217,8 +217,9 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
       await sent.answerWithin(core.closing.signal.aborted ? WITHDRAW_AFTER_MS : core.client.operationTimeout);
     }
   } catch (error) {
-    if (error instanceof Refused || error instanceof Unavailable) {
-      record.isAmbiguous = sent.wasAmbiguous;
+    // The refusal of this claim does not prove that an earlier one was not granted.
+    if ((error instanceof Refused || error instanceof Unavailable) && !sent.wasAmbiguous) {
+      record.isAmbiguous = false;
       return;
     }
   } finally {
@@ -239,6 +240,24 @@ async function untilKnown(core: Core, record: NameRecord, sent: SentClaim): Prom
     }
     await sleep(RESOLVE_INTERVAL_MS);
   }
+}
+
+/** Releases the grant of an earlier claim whose outcome is unknown. A shutdown resolves such claims itself. */
+export function resolveLater(core: Core, record: NameRecord): void {
+  const isUnresolved = () => record.hold === undefined && record.isAmbiguous;
+  if (!isUnresolved() || core.closing.signal.aborted) {
+    return;
+  }
+  core.inBackground(record.name, async () => {
+    await record.operation.lock(Number.POSITIVE_INFINITY);
+    try {
+      if (isUnresolved()) {
+        await releaseAmbiguous(core, record);
+      }
+    } finally {
+      record.operation.unlock();
+    }
+  });
 }
 
 /** Resolves a claim without an answer: releases its grant, or withdraws it if it still waits. Whether it had a grant. */

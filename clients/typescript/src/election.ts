@@ -100,6 +100,15 @@ export class Election {
   }
 
   async #campaign(options: CallOptions): Promise<HeldLeadership> {
+    try {
+      return await this.#claimUntilElected(options);
+    } catch (error) {
+      this.#manager.endCampaign(this.name);
+      throw error;
+    }
+  }
+
+  async #claimUntilElected(options: CallOptions): Promise<HeldLeadership> {
     const { refresh: _, ...lease } = this.#options;
     for (;;) {
       try {

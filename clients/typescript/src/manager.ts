@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
-import { acquire, CLOSING, releaseAmbiguous } from "./claims.js";
+import { acquire, CLOSING, releaseAmbiguous, resolveLater } from "./claims.js";
 import { Client } from "./client.js";
 import { type Clock, systemClock } from "./clock.js";
 import { Core, type NameRecord } from "./core.js";
@@ -183,6 +183,11 @@ export class LeaseManager implements AsyncDisposable {
   /** Whether `shutdown` was called. @internal */
   get isShutDown(): boolean {
     return this.#core.closing.signal.aborted;
+  }
+
+  /** Ends the claims of a campaign: the cluster may have granted one whose outcome is unknown. @internal */
+  endCampaign(name: string): void {
+    resolveLater(this.#core, this.#core.record(name));
   }
 
   /** Releases what the cluster may count as held by this manager, although no lease object has it. */

@@ -308,7 +308,7 @@ for (const [code, refusal, error] of [
   }
 }
 
-test("cancelled_claim_keeps_an_earlier_unknown_claim", async () => {
+test("cancelled_claim_resolves_an_earlier_unknown_claim", async () => {
   const answer = deferred<Reply>();
   const attempts = ["close", problem(409, "held"), answer.promise] as const;
   script({
@@ -323,7 +323,8 @@ test("cancelled_claim_keeps_an_earlier_unknown_claim", async () => {
   cancel.abort(new Error("not needed any more"));
   await assert.rejects(acquiring, /not needed any more/);
   answer.resolve(problem(403, "forbidden"));
-  assert.equal(await holder.release("job"), true);
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+  assert.equal(await holder.release("job"), false);
 });
 
 test("no_claim_is_sent_after_an_abort", async () => {

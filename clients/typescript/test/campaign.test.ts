@@ -1,0 +1,91 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, test } from "node:test";
+import { type CallOptions, Election, LeaseManager, Refused } from "tenure";
+import {
+  deferred,
+  freeLeases,
+  lease,
+  problem,
+  type Replies,
+  type Reply,
+  ScriptedServer,
+  standing,
+  TOKEN,
+} from "./support/server.js";
+
+let server: ScriptedServer;
+let holder: LeaseManager;
+
+beforeEach(async () => {
+  server = await ScriptedServer.start(freeLeases());
+  holder = new LeaseManager({ endpoints: server.url, holder: "me", operationTimeout: "1s" });
+});
+
+afterEach(async () => {
+  server.handler = freeLeases();
+  await holder.shutdown();
+  await server[Symbol.asyncDispose]();
+});
+
+/** The answer to the first claim is lost, so its outcome is unknown. Later claims get the answers `later`, then none. */
+function loseFirstAnswer(later: (Reply | Promise<Reply>)[], replies: Replies = {}): void {
+  const answers = ["close" as const, problem(409, "held"), ...later];
+  server.handler = freeLeases({
+    acquire: () => answers[server.of("/acquire").length - 1] ?? "hang",
+    explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+    ...replies,
+  });
+}
+
+/** A campaign in the pause after a claim whose outcome is unknown, and an acquire that claims in this pause. */
+async function pausedCampaign(options: CallOptions = {}) {
+  const campaign = new Election(holder, "job").campaign(options);
+  campaign.catch(() => undefined);
+  await server.received("/acquire", 2);
+  // The manager sends this claim after the end of the other one.
+  const acquiring = holder.acquire("job", { wait: "10s" });
+  acquiring.catch(() => undefined);
+  await server.received("/acquire", 3);
+  return { campaign, acquiring };
+}
+
+test("cancelled_campaign_resolves_an_earlier_unknown_claim", async () => {
+  loseFirstAnswer([problem(403, "forbidden")]);
+  const cancel = new AbortController();
+  const { campaign, acquiring } = await pausedCampaign({ signal: cancel.signal });
+  await assert.rejects(acquiring, Refused);
+  cancel.abort(new Error("not needed any more"));
+  await assert.rejects(campaign, /not needed any more/);
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+  assert.deepEqual(await holder.shutdown(), []);
+  assert.equal(server.of("/release").length, 1);
+});
+
+test("campaign_cancelled_before_a_claim_ends_resolves_an_earlier_one", async () => {
+  const answer = deferred<Reply>();
+  loseFirstAnswer([answer.promise]);
+  const cancel = new AbortController();
+  const { campaign, acquiring } = await pausedCampaign({ signal: cancel.signal });
+  cancel.abort(new Error("not needed any more"));
+  await assert.rejects(campaign, /not needed any more/);
+  answer.resolve(problem(403, "forbidden"));
+  await assert.rejects(acquiring, Refused);
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+});
+
+test("cancelled_campaign_keeps_a_later_grant", async () => {
+  loseFirstAnswer([{ body: lease("job", TOKEN) }]);
+  const cancel = new AbortController();
+  const { campaign, acquiring } = await pausedCampaign({ signal: cancel.signal });
+  const held = await acquiring;
+  cancel.abort(new Error("not needed any more"));
+  await assert.rejects(campaign, /not needed any more/);
+  assert.equal(await held.check(), true);
+  assert.deepEqual(server.of("/release"), []);
+});
+
+test("refused_campaign_resolves_an_earlier_unknown_claim", async () => {
+  loseFirstAnswer([problem(403, "forbidden")]);
+  await assert.rejects(new Election(holder, "job").campaign(), { code: "forbidden" });
+  assert.equal((await server.received("/release")).body.token, TOKEN);
+});

@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Core, NameRecord } from "./core.js";
 import { DAY_MS } from "./duration.js";
@@ -202,9 +203,20 @@ async function abandon(core: Core, record: NameRecord, sent: SentClaim): Promise
   try {
     await withdraw(core, record, sent);
   } catch (error) {
-    const why = `the manager was shut down, and the cluster did not confirm that the claim was withdrawn: ${error}`;
-    throw new Unknown(why);
+    throw new Unknown(`${NOT_WITHDRAWN}: ${error}`);
   }
+}
+
+const NOT_WITHDRAWN = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn";
+
+/** The error of a campaign that a shutdown ended with `error`, after the shutdown has resolved earlier claims. */
+export async function endedByShutdown(core: Core, record: NameRecord, error: unknown): Promise<unknown> {
+  const { signal } = core.claimsResolved;
+  if (!signal.aborted) {
+    await once(signal, "abort");
+  }
+  const isUnresolved = record.isAmbiguous && record.isOpen(core.clock.now());
+  return isUnresolved ? new Unknown(NOT_WITHDRAWN) : error;
 }
 
 async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {

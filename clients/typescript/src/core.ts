@@ -60,6 +60,8 @@ export class Core {
   readonly keeper: Keeper;
   /** Aborted by a shutdown: no acquire succeeds from then on. */
   readonly closing = sharedController();
+  /** Aborted when a shutdown has resolved the claims without an answer, as far as the cluster has answered. */
+  readonly claimsResolved = sharedController();
   /** Reports an error that no caller gets. */
   readonly report: OnError;
   readonly #records = new Map<string, NameRecord>();

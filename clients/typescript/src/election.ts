@@ -103,8 +103,7 @@ export class Election {
     try {
       return await this.#claimUntilElected(options);
     } catch (error) {
-      this.#manager.endCampaign(this.name);
-      throw error;
+      throw await this.#manager.endCampaign(this.name, error);
     }
   }
 

@@ -1,10 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
-import { acquire, CLOSING, releaseAmbiguous, resolveLater } from "./claims.js";
+import { acquire, CLOSING, endedByShutdown, releaseAmbiguous, resolveLater } from "./claims.js";
 import { Client } from "./client.js";
 import { type Clock, systemClock } from "./clock.js";
 import { Core, type NameRecord } from "./core.js";
-import { ShutDown } from "./errors.js";
+import { ShutDown, Unavailable } from "./errors.js";
 import { Keeper } from "./keeper.js";
 import { type Lease, LeaseHandle, underLease } from "./lease.js";
 import { Operations, sendRelease } from "./operations.js";
@@ -169,10 +169,14 @@ export class LeaseManager implements AsyncDisposable {
     // The queues come first: the next holder of a released lease could be an abandoned claim of this manager.
     await Promise.allSettled(this.#acquires);
     await core.backgroundEnded();
-    const ended = await Promise.all(core.records.map((record) => this.#releaseAll(record)));
+    const resolving = core.records.map((record) => leftAfter(record, () => this.#resolveClaim(record)));
+    const unresolved = (await Promise.all(resolving)).filter((left) => left !== undefined);
+    core.claimsResolved.abort();
+    const releasing = core.records.map((record) => leftAfter(record, () => this.#releaseGrant(record)));
+    const unreleased = (await Promise.all(releasing)).filter((left) => left !== undefined);
     core.keeper.stop();
     this.client.close();
-    return ended.filter((left) => left !== undefined);
+    return [...unresolved, ...unreleased];
   }
 
   /** Shuts the manager down. */
@@ -185,9 +189,17 @@ export class LeaseManager implements AsyncDisposable {
     return this.#core.closing.signal.aborted;
   }
 
-  /** Ends the claims of a campaign: the cluster may have granted one whose outcome is unknown. @internal */
-  endCampaign(name: string): void {
-    resolveLater(this.#core, this.#core.record(name));
+  /**
+   * The error of a campaign that ended with `error`. The cluster may have granted an earlier claim whose outcome is
+   * unknown: a shutdown resolves it, else the background. @internal
+   */
+  async endCampaign(name: string, error: unknown): Promise<unknown> {
+    const record = this.#core.record(name);
+    if (this.isShutDown && (error instanceof ShutDown || error instanceof Unavailable)) {
+      return endedByShutdown(this.#core, record, error);
+    }
+    resolveLater(this.#core, record);
+    return error;
   }
 
   /** Releases what the cluster may count as held by this manager, although no lease object has it. */
@@ -203,18 +215,29 @@ export class LeaseManager implements AsyncDisposable {
     }
   }
 
-  async #releaseAll(record: NameRecord): Promise<LeftLease | undefined> {
-    try {
-      if (record.hold !== undefined) {
-        await this.#operations.drain(record.hold);
-      }
-      if (record.isOpen(this.#core.clock.now())) {
-        await this.#releaseOpen(record, undefined);
-      }
-      return undefined;
-    } catch (error) {
-      return { name: record.name, error };
+  async #resolveClaim(record: NameRecord): Promise<void> {
+    if (record.isAmbiguous && record.isOpen(this.#core.clock.now())) {
+      await this.#releaseOpen(record, undefined);
     }
+  }
+
+  async #releaseGrant(record: NameRecord): Promise<void> {
+    if (record.hold !== undefined) {
+      await this.#operations.drain(record.hold);
+    }
+    if (record.unreleased !== undefined && record.isOpen(this.#core.clock.now())) {
+      await this.#releaseOpen(record, undefined);
+    }
+  }
+}
+
+/** The name and the error of a lease that a shutdown could not release. `undefined` after a success. */
+async function leftAfter(record: NameRecord, run: () => Promise<void>): Promise<LeftLease | undefined> {
+  try {
+    await run();
+    return undefined;
+  } catch (error) {
+    return { name: record.name, error };
   }
 }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
-import { type CallOptions, Election, LeaseManager, Refused } from "tenure";
+import { type CallOptions, Election, LeaseManager, Refused, ShutDown, Unknown } from "tenure";
 import {
   deferred,
   freeLeases,
@@ -89,3 +89,18 @@ test("refused_campaign_resolves_an_earlier_unknown_claim", async () => {
   await assert.rejects(new Election(holder, "job").campaign(), { code: "forbidden" });
   assert.equal((await server.received("/release")).body.token, TOKEN);
 });
+
+for (const isResolved of [true, false]) {
+  test(`shutdown_ends_a_campaign_${isResolved ? "with" : "without"}_resolved_claims`, async () => {
+    loseFirstAnswer([problem(403, "forbidden")], isResolved ? {} : { explain: () => problem(503, "no_leader") });
+    const { campaign, acquiring } = await pausedCampaign();
+    await assert.rejects(acquiring, Refused);
+    const left = await holder.shutdown();
+    assert.deepEqual(
+      left.map(({ name }) => name),
+      isResolved ? [] : ["job"],
+    );
+    await assert.rejects(campaign, isResolved ? ShutDown : Unknown);
+    assert.equal(server.of("/release").length, isResolved ? 1 : 0);
+  });
+}

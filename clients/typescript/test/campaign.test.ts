@@ -13,6 +13,9 @@ import {
   TOKEN,
 } from "./support/server.js";
 
+/** A test whose release is missing fails after this time. */
+const LIMITED = { timeout: 30_000 };
+
 let server: ScriptedServer;
 let holder: LeaseManager;
 
@@ -49,7 +52,7 @@ async function pausedCampaign(options: CallOptions = {}) {
   return { campaign, acquiring };
 }
 
-test("cancelled_campaign_resolves_an_earlier_unknown_claim", async () => {
+test("cancelled_campaign_resolves_an_earlier_unknown_claim", LIMITED, async () => {
   loseFirstAnswer([problem(403, "forbidden")]);
   const cancel = new AbortController();
   const { campaign, acquiring } = await pausedCampaign({ signal: cancel.signal });
@@ -61,7 +64,7 @@ test("cancelled_campaign_resolves_an_earlier_unknown_claim", async () => {
   assert.equal(server.of("/release").length, 1);
 });
 
-test("campaign_cancelled_before_a_claim_ends_resolves_an_earlier_one", async () => {
+test("campaign_cancelled_before_a_claim_ends_resolves_an_earlier_one", LIMITED, async () => {
   const answer = deferred<Reply>();
   loseFirstAnswer([answer.promise]);
   const cancel = new AbortController();
@@ -73,7 +76,7 @@ test("campaign_cancelled_before_a_claim_ends_resolves_an_earlier_one", async () 
   assert.equal((await server.received("/release")).body.token, TOKEN);
 });
 
-test("cancelled_campaign_keeps_a_later_grant", async () => {
+test("cancelled_campaign_keeps_a_later_grant", LIMITED, async () => {
   loseFirstAnswer([{ body: lease("job", TOKEN) }]);
   const cancel = new AbortController();
   const { campaign, acquiring } = await pausedCampaign({ signal: cancel.signal });
@@ -84,7 +87,7 @@ test("cancelled_campaign_keeps_a_later_grant", async () => {
   assert.deepEqual(server.of("/release"), []);
 });
 
-test("refused_campaign_resolves_an_earlier_unknown_claim", async () => {
+test("refused_campaign_resolves_an_earlier_unknown_claim", LIMITED, async () => {
   loseFirstAnswer([problem(403, "forbidden")]);
   await assert.rejects(new Election(holder, "job").campaign(), { code: "forbidden" });
   assert.equal((await server.received("/release")).body.token, TOKEN);

@@ -308,7 +308,7 @@ for (const [code, refusal, error] of [
   }
 }
 
-test("cancelled_claim_resolves_an_earlier_unknown_claim", async () => {
+test("cancelled_claim_resolves_an_earlier_unknown_claim", { timeout: 30_000 }, async () => {
   const answer = deferred<Reply>();
   const attempts = ["close", problem(409, "held"), answer.promise] as const;
   script({

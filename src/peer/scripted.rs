@@ -11,6 +11,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::frame::{self, Frame, FrameKind};
@@ -86,8 +87,18 @@ fn call(
     body: &'static str,
     timeout: Duration,
 ) -> JoinHandle<PeerResult> {
+    call_with(transport, address, lane, Payload::Node(body.into()), timeout)
+}
+
+fn call_with(
+    transport: &TcpTransport,
+    address: &str,
+    lane: Lane,
+    payload: Payload,
+    timeout: Duration,
+) -> JoinHandle<PeerResult> {
     let (transport, address) = (transport.clone(), address.to_owned());
-    tokio::spawn(async move { transport.call(2, &address, lane, Payload::Node(body.into()), timeout).await })
+    tokio::spawn(async move { transport.call(2, &address, lane, payload, timeout).await })
 }
 
 async fn wait_for(call: JoinHandle<PeerResult>) -> PeerResult {
@@ -131,9 +142,9 @@ async fn connection_that_opens_after_its_call_serves_the_next() {
 async fn connection_stays_if_the_call_that_opened_it_times_out() {
     for lane in Lane::ALL {
         let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
-        let first = call(&transport, &address, lane, "first", 4 * SHORT);
+        let first = call_with(&transport, &address, lane, Payload::Raft("first".into()), 4 * SHORT);
         let mut caller = peer.accept_after(SHORT).await;
-        caller.request("first").await;
+        assert_eq!(caller.receive().await.body, "first");
         let timed_out = wait_for(first).await.expect_err("no answer comes");
         assert!(matches!(timed_out, PeerError::Timeout { .. }), "{lane:?}: {timed_out:?}");
         let second = call(&transport, &address, lane, "second", HANG_TIMEOUT);
@@ -142,6 +153,29 @@ async fn connection_stays_if_the_call_that_opened_it_times_out() {
         caller.answer(id, "its own").await;
         assert_eq!(wait_for(second).await.expect("the connection is open"), "its own", "{lane:?}");
     }
+}
+
+/// A question can have less time than a round trip. So its timeout ends a connection only after a longer silence.
+#[tokio::test]
+async fn questions_without_an_answer_end_a_silent_connection() {
+    let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
+    let first = call(&transport, &address, Lane::Control, "first", HANG_TIMEOUT);
+    let mut caller = peer.accept().await;
+    let id = caller.request("first").await;
+    caller.answer(id, "its own").await;
+    wait_for(first).await.expect("it has an answer");
+    let silent_since = Instant::now();
+    let unanswered = async {
+        loop {
+            let asked = call(&transport, &address, Lane::Control, "question", SHORT);
+            wait_for(asked).await.expect_err("there is no answer");
+        }
+    };
+    tokio::select! {
+        () = unanswered => {}
+        _ = peer.accept() => {}
+    }
+    assert!(silent_since.elapsed() >= CONNECT_TIMEOUT, "after {:?}", silent_since.elapsed());
 }
 
 /// The kernel takes only a part of the large request. Its caller and the next one leave, and the connection stays usable.

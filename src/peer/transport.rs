@@ -149,6 +149,7 @@ impl Transport for TcpTransport {
         let began = Instant::now();
         let deadline = began + timeout;
         let timed_out = || PeerError::Timeout { target, timeout };
+        let is_raft = matches!(payload, Payload::Raft(_));
         let connection = match tokio::time::timeout_at(deadline, self.connection(target, address, lane)).await {
             Ok(connection) => connection?,
             Err(_) => {
@@ -165,8 +166,10 @@ impl Transport for TcpTransport {
             Ok(Err(ConnectionError::NoAnswer(reason))) => Err(PeerError::NoAnswer { target, reason }),
             Err(_) => {
                 // After a partition the kernel can retry for minutes on the old connection, so open a new one. But a
-                // connection that was opened meanwhile had less time for the answer.
-                if !matches!(lane, Lane::Request | Lane::Urgent) && connection.opened <= began {
+                // connection that was opened meanwhile had less time for the answer. And a question about a node can have
+                // less time than a round trip, beside Raft's calls.
+                let is_broken = if is_raft { connection.opened <= began } else { connection.is_silent() };
+                if !matches!(lane, Lane::Request | Lane::Urgent) && is_broken {
                     connection.close();
                 }
                 Err(timed_out())
@@ -192,6 +195,8 @@ impl Transport for TcpTransport {
 struct Connection {
     address: String,
     opened: Instant,
+    /// Time of the last frame from the other end.
+    heard: Mutex<Instant>,
     next_id: AtomicU64,
     writer: Arc<tokio::sync::Mutex<Writer>>,
     waiting: Mutex<HashMap<u64, oneshot::Sender<CallResult>>>,
@@ -225,6 +230,7 @@ impl Connection {
         let connection = Arc::new(Connection {
             address: address.to_string(),
             opened: Instant::now(),
+            heard: Mutex::new(Instant::now()),
             next_id: AtomicU64::new(0),
             writer: Arc::new(tokio::sync::Mutex::new(writer)),
             waiting: Mutex::default(),
@@ -241,6 +247,11 @@ impl Connection {
 
     fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
+    }
+
+    /// Whether the other end has sent nothing for longer than a connection takes to open.
+    fn is_silent(&self) -> bool {
+        self.heard.lock().elapsed() >= CONNECT_TIMEOUT
     }
 
     fn close(&self) {
@@ -322,6 +333,9 @@ impl Connection {
                 () = self.closed.cancelled() => break,
                 frame = frame::read(&mut reader, lane.max_body()) => frame,
             };
+            if let Ok(Some(_)) = &frame {
+                *self.heard.lock() = Instant::now();
+            }
             match frame {
                 Ok(Some(Frame { kind: FrameKind::Response, id, body })) => self.answered(id, Ok(body)),
                 Ok(Some(Frame { kind: FrameKind::NoAnswer, id, body })) => {

@@ -251,6 +251,30 @@ def test_shutdown_waits_for_a_leader_in_another_thread(cluster: Cluster) -> None
     assert order == [("end of the work", True), ("shut down", False)]
 
 
+@pytest.mark.parametrize("last", ["establish", "hand_over"])
+def test_leader_that_acts_during_a_shutdown_does_not_wait_for_it(cluster: Cluster, last: str) -> None:
+    manager = LeaseManager(cluster.urls)
+    entered = threading.Event()
+
+    def lead() -> None:
+        with manager.election("sync/late-leader", ttl=5).campaign() as leadership:
+            entered.set()
+            while not leadership._leadership._guard.is_draining:
+                time.sleep(0.001)
+            if last == "hand_over":
+                assert leadership.hand_over() is None
+            else:
+                with pytest.raises(LeaseLost):
+                    leadership.establish(lambda token: token)
+
+    ended = in_thread(lead)
+    assert entered.wait(5)
+    began = time.monotonic()
+    assert manager.shutdown() == []
+    assert time.monotonic() - began < 10, "the drain of 30 s is over"
+    assert ended() is None
+
+
 def test_refused_hand_over_does_not_wait_for_its_own_body(manager: LeaseManager) -> None:
     with manager.election("sync/refused-leader", ttl=5, drain=0.05).campaign() as leadership:
         with pytest.raises(Refused) as caught:

@@ -247,6 +247,10 @@ class Core:
             self._keep_unreleased(hold, token, until)
             raise
 
+    def _is_ending(self, hold: Hold) -> bool:
+        """Whether a release waits for the end of the work. The work must not wait for that release in turn."""
+        return self.closing.is_set() or (hold.guard is not None and hold.guard.is_draining)
+
     async def _drain(self, hold: Hold, drains: bool = True) -> bool:
         """Ends the work of another task. Returns whether there was such work."""
         has_work = drains and has_other_work(hold)
@@ -297,6 +301,8 @@ class Core:
         With `grant`, it hands over only this grant, and not a later one.
         """
         self.owner.check()
+        if not drains and self._is_ending(hold):
+            return None
         async with hold.operation:
             if hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
@@ -370,6 +376,8 @@ class Core:
 
         The request names the version that it replaces, so an earlier update that arrives late cannot undo this one.
         """
+        if self._is_ending(hold):
+            return False
         async with hold.operation:
             attempt = 1
             while True:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from ._aio import set_within
 from ._client import Client
 from ._errors import LeaseLost, Refused, ShutDown, TenureError, Unavailable, Unknown
 from ._guard import Guard, WorkScope
@@ -159,7 +160,7 @@ class Election:
                     raise
                 log.debug("election %s: the campaign continues after an error: %s", self.name, error)
                 if not (isinstance(error, Refused) and error.code == "wait_timeout"):
-                    await asyncio.sleep(RETRY_DELAY)
+                    await set_within(self._core.closing, RETRY_DELAY)
             else:
                 log.info("election %s: elected with token %d", self.name, guard.token)
                 return

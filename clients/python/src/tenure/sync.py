@@ -701,8 +701,11 @@ class Leadership(AbstractContextManager["Leadership"]):
         return self
 
     def _begin(self) -> None:
+        guard = self._leadership._guard
+        if guard.core.closing.is_set() and not guard.is_held:
+            raise ShutDown
         # Nothing can end the work of a thread, but a shutdown must wait for it.
-        self._leadership._guard.end_work = lambda: None
+        guard.end_work = lambda: None
 
     async def _end(self) -> None:
         await self._leadership.resign()

@@ -503,7 +503,10 @@ class LeaseManager:
         return Election(self._loop, election)
 
     def release_all(self) -> list[tuple[str, TenureError]]:
-        """Releases all held leases. Returns the leases whose release failed, with the errors."""
+        """Releases all held leases. Returns the leases whose release failed, with the errors.
+
+        It waits for the bodies of `with`, for at most `drain` seconds. Do not call it in such a body.
+        """
         return self._loop.run(self._manager.release_all())
 
     def shutdown(self) -> list[tuple[str, TenureError]]:

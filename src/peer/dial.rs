@@ -18,7 +18,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// Connects like [`connect`], and begins again at an interval until an attempt ends. So a peer that becomes reachable is
 /// reached soon.
 pub(super) async fn connect_soon(address: &str) -> io::Result<TcpStream> {
-    repeat(|| connect(address)).await
+    let addresses: Vec<SocketAddr> = lookup_host(address).await?.collect();
+    repeat(|| connect_any(addresses.iter().copied())).await
 }
 
 /// The end of the first attempt that ends.

@@ -71,8 +71,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             matches!(refused, RequestError::MemberRefused { refusal: MemberRefusal::NotMember, .. })
         };
         if step == Ok(Step::Done) || step.as_ref().is_err_and(not_member) {
-            // A deposed leader does not know later changes.
-            self.confirm_leadership(leader_term).boxed().await?;
+            // A deposed leader does not know later changes. This attempt changed nothing.
+            self.confirm_leadership(leader_term).boxed().await.map_err(|_| ProposeError::NotLeader)?;
         }
         let step = step.map_err(ProposeError::Refused)?;
         if let Some(id) = view.promoted_by(&change) {

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::output::{self, Format};
 use super::{ClientArguments, duration};
-use crate::api::{Cluster, DiskState, MemberInfo};
+use crate::api::{Cluster, DiskState, MemberInfo, Transferred};
 use crate::types::NodeId;
 
 #[derive(Subcommand)]
@@ -43,13 +43,25 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 async fn transfer(to: Option<NodeId>, client: ClientArguments) -> Result<(), Failure> {
     let transferred = client.remote()?.transfer_leadership(to).await?;
     match client.output {
-        Format::Json => output::json(&transferred),
+        Format::Json => output::json(&transferred)?,
         Format::Table if transferred.from == transferred.leader => {
-            output::print(&format!("node {} was the leader already\n", transferred.leader))
+            output::print(&format!("node {} was the leader already\n", transferred.leader))?
         }
         Format::Table => {
-            output::print(&format!("node {} leads now, before: node {}\n", transferred.leader, transferred.from))
+            output::print(&format!("node {} leads now, before: node {}\n", transferred.leader, transferred.from))?
         }
+    }
+    taken(to, &transferred)
+}
+
+/// Fails if another node than the wanted one has won the election of the transfer.
+fn taken(to: Option<NodeId>, transferred: &Transferred) -> Result<(), Failure> {
+    match to {
+        Some(to) if to != transferred.leader => {
+            let leader = transferred.leader;
+            Err(Failure::Other(anyhow::anyhow!("node {to} did not take the leadership: node {leader} leads now")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -95,4 +107,18 @@ pub fn show_members(members: &[MemberInfo]) -> Result<(), Failure> {
     };
     let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "DISK", "CERTIFICATE EXPIRES"];
     output::table(&columns, members.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leadership_of_another_node_is_a_failure() {
+        let transferred = Transferred { from: 1, leader: 2 };
+        assert!(taken(None, &transferred).is_ok());
+        assert!(taken(Some(2), &transferred).is_ok());
+        let failure = taken(Some(3), &transferred).expect_err("node 2 leads");
+        assert_eq!(failure.message(), "node 3 did not take the leadership: node 2 leads now");
+    }
 }

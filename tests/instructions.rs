@@ -4,7 +4,7 @@
 //! the start nor the end of the process. A count above the limit means that the operation became more expensive: find
 //! out why, or record the new count together with the reason in the commit.
 //!
-//! The counts are those of the test build, which is not optimized. So they show more work, and not the time of a
+//! The counts are those of the test build, which is less optimized. So they show more work, and not the time of a
 //! release.
 
 use std::process::Command;

@@ -410,7 +410,9 @@ async fn connection_before_the_node_serves_is_closed_at_once() {
     let listener = TcpPeerListener::new(listener, None);
     let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
     let call = || transport.call(2, &address, Lane::Request, Payload::Node("early".into()), HANG_TIMEOUT);
-    let early = tokio::time::timeout(HANG_TIMEOUT / 2, listener.closed_during(call())).await.expect("it ends at once");
+    // A caller without an answer gives up later.
+    let soon = super::transport::CONNECT_TIMEOUT / 2;
+    let early = tokio::time::timeout(soon, listener.closed_during(call())).await.expect("it ends at once");
     assert!(matches!(early, Err(PeerError::NotSent { .. })), "{early:?}");
     let stop = CancellationToken::new();
     let services = Services { raft: Uncalled, node: Echo::default() };

@@ -6,6 +6,8 @@ use std::time::Duration;
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -377,6 +379,21 @@ async fn clients_present_certificates_if_the_node_requires_them() {
     }
     let missing: &Path = &ca.path("missing.pem");
     assert!(ClientTls::trusting(missing).is_err());
+}
+
+#[tokio::test]
+async fn certificate_names_a_client_of_its_own_cluster() {
+    let ca = Authority::new();
+    let node = ca.node("a", 1);
+    let name = |uri: String| {
+        ca.write("client", vec![SanType::URI(uri.try_into().expect("ASCII"))], 2099);
+        let certificate = CertificateDer::from_pem_file(ca.path("client.pem")).expect("a certificate");
+        node.client_name(&certificate).map(|name| name.as_str().to_owned())
+    };
+    assert_eq!(name(client_uri("a", "ops")).as_deref(), Some("ops"));
+    for other in [client_uri("b", "ops"), node_uri("a", 1), client_uri("a", "ops/1"), "https://ops".to_owned()] {
+        assert_eq!(name(other.clone()), None, "{other}");
+    }
 }
 
 /// A resumed session would have the certificate of the first connection, which can expire meanwhile.

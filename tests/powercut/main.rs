@@ -90,6 +90,25 @@ fn power_cut_while_opening_loses_nothing() {
     assert!(torn > 0, "no open found a torn group: the test proves nothing");
 }
 
+/// A node that ends at some event of its first start, with or without its cached writes, starts again.
+#[test]
+fn first_start_can_end_at_each_event() {
+    let first = record(scratch().path(), first_seed() + 4, Image::default(), View::default(), 0);
+    let mut tally = Tally::default();
+    let points = (0..=first.opened).flat_map(|point| std::iter::repeat_n(point, cuts_per_event()));
+    cut_run(&first, HonoredSyncs::All, points.collect(), &mut tally);
+    let mut disk = Disk::new(&first.base, HonoredSyncs::All);
+    for (n, event) in first.events[..first.opened].iter().enumerate() {
+        disk.apply(event);
+        tally.cuts += 1;
+        if let Err(what) = check(&first, n + 1, &disk.cached()) {
+            tally.failures.push(format!("kill after event {n}: {what}"));
+        }
+    }
+    println!("ends survived: {} of {}", tally.cuts - tally.lost(), tally.cuts);
+    assert!(tally.failures.is_empty(), "{} of {} ends lost data:\n{}", tally.lost(), tally.cuts, tally.first());
+}
+
 /// The store renames the files of the log. A killed process can leave a new name that is not durable. The next process
 /// finds the name, and the power fails after it has written acknowledged groups to this file.
 #[test]

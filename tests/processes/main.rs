@@ -37,6 +37,7 @@ mod crashes;
 mod dev;
 mod directories;
 mod disks;
+mod distance;
 mod doctor;
 mod examples;
 mod fenced;

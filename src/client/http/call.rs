@@ -246,6 +246,8 @@ pub(super) fn describe_error(endpoint: &reqwest::Url, error: &reqwest::Error) ->
 mod tests {
     use super::*;
     use crate::api::Code;
+    use crate::client::http::Remote;
+    use crate::types::LeaseName;
 
     #[test]
     fn answer_of_a_proxy_leaves_the_outcome_unknown() {
@@ -264,5 +266,17 @@ mod tests {
         };
         assert!(matches!(classified(500, 400), Attempt::Unknown(_)));
         assert!(matches!(classified(400, 500), Attempt::Refused(_)));
+    }
+
+    /// The kernel accepts the connection of the hung node, but no answer comes.
+    #[tokio::test]
+    async fn request_after_a_lost_answer_starts_at_the_next_node() {
+        let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = hung.local_addr().expect("it is bound");
+        let endpoints: Endpoints = format!("http://{address},http://127.0.0.1:1").parse().expect("valid");
+        let remote = Remote::new(endpoints.clone()).with_timeout(Duration::from_millis(100));
+        let sent = remote.revoke(&LeaseName::new("a").expect("valid"), "test").await;
+        assert!(matches!(sent, Err(CallError::Unknown { .. })), "{sent:?}");
+        assert_eq!(endpoints.preferred(), 1);
     }
 }

@@ -356,7 +356,10 @@ fn whole_sled_page_table_with_its_old_name_is_used() {
     };
     let [table] = tables().try_into().expect("sled keeps one page table");
     let old_name = std::path::PathBuf::from(format!("{}.generating", table.display()));
+    let bytes = fs::read(&table).unwrap();
     fs::rename(&table, &old_name).unwrap();
+    Directory::claim(dir.path()).unwrap().prepare_store().unwrap();
+    assert_eq!(fs::read(&table).unwrap(), bytes, "without the table, sled would need segments that it has wiped");
     assert_eq!(open(dir.path()).vote(), Some(vote(2)));
     assert!(!old_name.exists() && tables().len() == 1);
 }

@@ -71,3 +71,25 @@ fn refuse_existing(path: &Path, replaces: bool) -> Result<(), BackupError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_appears_meanwhile_is_replaced_only_if_permitted() {
+        for replaces in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let path = dir.path().join("a.backup");
+            let mut file = NewFile::create(&path, replaces).expect("no such file");
+            file.write_all(b"new").expect("writable");
+            fs::write(&path, "other").expect("writable");
+            let finished = file.finish(|_| Ok(()));
+            let is_refused = matches!(&finished, Err(BackupError::Exists { file }) if *file == path);
+            assert_eq!((finished.is_ok(), is_refused), (replaces, !replaces), "{finished:?}");
+            let expected = if replaces { "new" } else { "other" };
+            assert_eq!(fs::read_to_string(&path).expect("readable"), expected);
+            assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "the temporary file is gone");
+        }
+    }
+}

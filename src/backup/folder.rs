@@ -220,4 +220,18 @@ mod tests {
         assert_ne!(error.kind(), NotFound, "{error}");
         assert_eq!([9, 10, 11, 12].map(|index| file(index).exists()), [true, false, false, true]);
     }
+
+    #[test]
+    fn temporary_file_is_abandoned_after_a_day() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 1 }, "a");
+        let (now, hour) = (std::time::SystemTime::now(), Duration::from_secs(3_600));
+        let files = [now - 25 * hour, now - 23 * hour, now + 25 * hour].map(|modified| {
+            let path = dir.path().join(format!("a-{}.partial", modified.elapsed().unwrap_or_default().as_secs()));
+            fs::File::create(&path).and_then(|file| file.set_modified(modified)).expect("writable");
+            path
+        });
+        folder.prune(&folder.file(Position { term: 2, index: 9 }, AT_MS)).expect("pruned");
+        assert_eq!(files.map(|file| file.exists()), [false, true, true]);
+    }
 }

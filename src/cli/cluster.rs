@@ -42,20 +42,20 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 
 async fn transfer(to: Option<NodeId>, client: ClientArguments) -> Result<(), Failure> {
     let transferred = client.remote()?.transfer_leadership(to).await?;
+    check_target(to, &transferred)?;
     match client.output {
-        Format::Json => output::json(&transferred)?,
+        Format::Json => output::json(&transferred),
         Format::Table if transferred.from == transferred.leader => {
-            output::print(&format!("node {} was the leader already\n", transferred.leader))?
+            output::print(&format!("node {} was the leader already\n", transferred.leader))
         }
         Format::Table => {
-            output::print(&format!("node {} leads now, before: node {}\n", transferred.leader, transferred.from))?
+            output::print(&format!("node {} leads now, before: node {}\n", transferred.leader, transferred.from))
         }
     }
-    taken(to, &transferred)
 }
 
-/// Fails if another node than the wanted one has won the election of the transfer.
-fn taken(to: Option<NodeId>, transferred: &Transferred) -> Result<(), Failure> {
+/// Fails if a node other than `to` became the leader.
+fn check_target(to: Option<NodeId>, transferred: &Transferred) -> Result<(), Failure> {
     match to {
         Some(to) if to != transferred.leader => {
             let leader = transferred.leader;
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn leadership_of_another_node_is_a_failure() {
         let transferred = Transferred { from: 1, leader: 2 };
-        assert!(taken(None, &transferred).is_ok());
-        assert!(taken(Some(2), &transferred).is_ok());
-        let failure = taken(Some(3), &transferred).expect_err("node 2 leads");
+        assert!(check_target(None, &transferred).is_ok());
+        assert!(check_target(Some(2), &transferred).is_ok());
+        let failure = check_target(Some(3), &transferred).expect_err("node 2 leads");
         assert_eq!(failure.message(), "node 3 did not take the leadership: node 2 leads now");
     }
 }

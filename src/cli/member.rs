@@ -186,6 +186,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn replacement_waits_for_another_change() {
+        let (remote, asked) = refusing(&[Code::ChangeInProgress, Code::MemberRefused]).await;
+        let refused =
+            replace(&remote, 1, 4, Duration::from_secs(600)).await.expect_err("the second attempt is refused");
+        assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::MemberRefused), "{refused:?}");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
     async fn refusal_that_no_wait_mends_ends_a_replacement_at_once() {
         for codes in [&[Code::MemberRefused], &[Code::NotFound]] {
             let (remote, asked) = refusing(codes).await;

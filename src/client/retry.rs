@@ -316,6 +316,21 @@ mod tests {
         assert_eq!(ended.await, resolved(2));
     }
 
+    /// The time that is left is too short for another attempt.
+    #[tokio::test(start_paused = true)]
+    async fn renewal_waits_for_its_last_attempts() {
+        let budget = RetryBudget { attempt: Duration::from_millis(100), total: Duration::from_millis(250) };
+        let ended = attempts(RetryPolicy::Renewal, budget, Duration::ZERO, 3, |context| async move {
+            if context.number == 0 {
+                tokio::time::sleep(Duration::from_millis(240)).await;
+                return Attempt::Done(0);
+            }
+            tokio::time::sleep(context.limit).await;
+            Attempt::Unknown("no answer".to_owned())
+        });
+        assert_eq!(ended.await, resolved(0));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn one_shot_request_goes_on_after_not_done() {
         let budget = RetryBudget::within(Duration::from_secs(2));

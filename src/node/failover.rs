@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(ElectionSchedule::new(&timings, &voters, 3, 7), None, "a learner");
     }
 
-    /// Ends the process of the leader after a time, or cuts the power of its machine. Returns the times until the other nodes have
+    /// Waits for `after`. Then it ends the process of the leader (`is_noticed`), or cuts the power of its machine. Returns the times until the other nodes have
     /// answered a request that they got meanwhile.
     async fn leaderless_times(cluster: &mut Cluster, after: Duration, is_noticed: bool) -> Vec<Duration> {
         let leader = cluster.leader().await;

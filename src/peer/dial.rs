@@ -133,6 +133,19 @@ mod tests {
         assert_eq!((ended.await, began.elapsed().as_millis()), (2, 500));
     }
 
+    /// As with a slow network: no later attempt ends before the first one.
+    #[tokio::test(start_paused = true)]
+    async fn first_attempt_goes_on_beside_later_ones() {
+        let (began, started) = (Instant::now(), Cell::new(0));
+        let ended = repeat(async || {
+            let number = started.replace(started.get() + 1);
+            sleep(Duration::from_millis(450)).await;
+            number
+        });
+        let ended = timeout(Duration::from_secs(10), ended).await.expect("the first attempt answers");
+        assert_eq!((ended, began.elapsed().as_millis()), (0, 450));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn failure_names_each_address() {
         let (_, ended) = starts(&[1, 3]).await;

@@ -410,7 +410,7 @@ async fn connection_before_the_node_serves_is_closed_at_once() {
     let listener = TcpPeerListener::new(listener, None);
     let transport = TcpTransport::new(identity(1), Arc::new(AcceptAll), None);
     let call = || transport.call(2, &address, Lane::Request, Payload::Node("early".into()), HANG_TIMEOUT);
-    // A caller without an answer gives up later.
+    // Without the close, the call ends only after the timeout of a connection.
     let soon = super::transport::CONNECT_TIMEOUT / 2;
     let early = tokio::time::timeout(soon, listener.closed_during(call())).await.expect("it ends at once");
     assert!(matches!(early, Err(PeerError::NotSent { .. })), "{early:?}");

@@ -184,4 +184,17 @@ mod tests {
         assert_eq!(echoes.newest(None), Some(time(1)), "it stays confirmed");
         assert_eq!(echoes.newest(Some(InstantOf::<TypeConfig>::now())), Some(time(5)));
     }
+
+    /// A follower that always lacks a few entries must still report a recent age.
+    #[test]
+    fn later_commit_does_not_replace_the_awaited_one() {
+        let mut freshness = Freshness::default();
+        freshness.announced(0, 10, 5);
+        freshness.announced(100, 20, 8);
+        assert_eq!(freshness.complete_at(8), None);
+        freshness.announced(200, 30, 15);
+        assert_eq!(freshness.complete_at(15), Some(0), "it has entry 10");
+        freshness.announced(300, 40, 33);
+        assert_eq!(freshness.complete_at(33), Some(200), "it has entry 30");
+    }
 }

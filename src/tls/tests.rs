@@ -299,6 +299,23 @@ async fn changed_files_are_used_and_invalid_ones_are_not() {
     assert!(two.expires() < after, "the node looks again after an invalid file");
 }
 
+/// A node counts the same damage once. After the file was valid again, it counts the damage again.
+#[test]
+fn each_damage_of_a_file_counts_once() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        let ca = Authority::new();
+        let node = ca.node("a", 2);
+        let whole = std::fs::read(ca.path("node-2.pem")).expect("readable");
+        for text in [b"half a fi", &whole[..], b"half a fi", b"half a fi"] {
+            std::fs::write(ca.path("node-2.pem"), text).expect("writable");
+            node.reload();
+        }
+    });
+    let metrics = recorder.handle().render();
+    assert!(metrics.contains("tenure_tls_reloads_total{result=\"failed\"} 2\n"), "{metrics}");
+}
+
 /// Its files are valid, and no other node would accept the certificate: after a restart the node would be alone.
 #[tokio::test]
 async fn changed_certificate_that_no_node_accepts_is_not_used() {
@@ -381,8 +398,8 @@ async fn clients_present_certificates_if_the_node_requires_them() {
     assert!(ClientTls::trusting(missing).is_err());
 }
 
-#[tokio::test]
-async fn certificate_names_a_client_of_its_own_cluster() {
+#[test]
+fn certificate_names_a_client_of_its_own_cluster() {
     let ca = Authority::new();
     let node = ca.node("a", 1);
     let name = |uri: String| {

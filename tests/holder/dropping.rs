@@ -182,6 +182,27 @@ async fn shutdown_names_claims_whose_handle_was_dropped() {
     }
 }
 
+/// The cluster may grant a claim until its wait is over.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_an_unknown_claim_for_its_wait_and_its_ttl() {
+    const WAIT: Duration = Duration::from_secs(60);
+    for (passed, expected) in [(WAIT, &["job"][..]), (WAIT + 2 * LONG, &[])] {
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        switch.set(Line::Cut);
+        let options = LeaseOptions::new().ttl(Duration::from_secs(1));
+        let lease = manager.lease_with("job", options).expect("a name");
+        assert!(lease.acquire(Wait::UpTo(WAIT)).now_or_never().is_none(), "the request has no answer");
+        drop(lease);
+        cluster.clock().advance(passed);
+        tokio::time::sleep(passed).await;
+        let failed = manager.shutdown().await;
+        let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, expected, "after {passed:?}: {failed:?}");
+    }
+}
+
 /// The first claim is carried out, and its answer is lost.
 #[tokio::test]
 async fn later_claim_says_nothing_about_an_earlier_one() {
@@ -328,8 +349,12 @@ async fn dropped_lease_is_renewed_until_its_listener_has_ended() {
         })
         .detach();
     lease.acquire(Wait::No).await.expect("it is free");
+    // The shorter drain time of a second lease must not end the renewals of the first.
+    let brief = LeaseOptions::new().infinite().drain(Duration::from_millis(10));
+    let brief = world.manager.lease_with("brief", brief).expect("a name");
+    brief.acquire(Wait::No).await.expect("it is free");
     let World { cluster, switch, manager, .. } = world;
-    drop((lease, manager));
+    drop((lease, brief, manager));
     let before = switch.renewals();
     for _ in 0..20 {
         cluster.clock().advance(Duration::from_secs(1));

@@ -131,4 +131,6 @@ async fn lock_delay_follows_a_revoke() {
     assert_eq!(world.tenure("lease revoke job").await, 0);
     assert_eq!(world.tenure("lease acquire job --holder other").await, 5);
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
+    let mut refused = world.run("job --ttl 6s", "mark ran");
+    assert_eq!(code(&mut refused).await, 124, "{}", refused.said());
 }

@@ -274,7 +274,7 @@ mod tests {
         let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = hung.local_addr().expect("it is bound");
         let endpoints: Endpoints = format!("http://{address},http://127.0.0.1:1").parse().expect("valid");
-        let remote = Remote::new(endpoints.clone()).with_timeout(Duration::from_millis(100));
+        let remote = Remote::new(endpoints.clone()).with_timeout(Duration::from_millis(500));
         let sent = remote.revoke(&LeaseName::new("a").expect("valid"), "test").await;
         assert!(matches!(sent, Err(CallError::Unknown { .. })), "{sent:?}");
         assert_eq!(endpoints.preferred(), 1);

@@ -337,4 +337,15 @@ mod tests {
         assert!(matches!(noticed.expect("the node fails"), NodeFailure::Raft(why) if why.contains("panicked")));
         assert!(node.health().failed.is_some(), "the failure is permanent");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_failure_is_kept() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        let node = cluster.node(1);
+        let lasted = Duration::from_secs(30);
+        node.inner.lifecycle.fail(NodeFailure::DiskStalled(lasted));
+        node.inner.lifecycle.fail(NodeFailure::Raft("later".to_owned()));
+        assert_eq!(node.wait_failed().await, NodeFailure::DiskStalled(lasted));
+        assert_eq!(node.health().failed.as_deref(), Some("the disk has not finished a write for 30s"));
+    }
 }

@@ -478,6 +478,9 @@ mod tests {
         assert_refused(&one_down, &remove(3), "only 1 of 2 voters would be healthy");
         let by_a_voter = MemberChange::Replace { old: 3, new: 1 };
         assert_refused(&one_down, &by_a_voter, "only 1 of 2 voters would be healthy");
+        let by_a_learner = MemberChange::Replace { old: 3, new: 4 };
+        let replace = Step::Make(MembershipChange::Replace { old: 3, new: 4 });
+        assert_eq!(step(&one_down, &by_a_learner), Ok(replace), "of 1, 2 and 4, two are healthy");
         assert_eq!(step(&one_down, &remove(2)), Ok(Step::Make(MembershipChange::Remove(2))), "the broken one");
         let forced = MemberChange::Remove { id: 3, force: true };
         assert_eq!(step(&one_down, &forced), Ok(Step::Make(MembershipChange::Remove(3))));

@@ -88,6 +88,37 @@ async fn silent_member_holds_the_level() {
     cluster.shutdown().await;
 }
 
+/// The leader asks all members each second. The slow answer of node 2 leaves time to add node 4, which supports only the
+/// first level.
+#[tokio::test(start_paused = true)]
+async fn level_stays_for_a_member_that_is_added_meanwhile() {
+    let late = Duration::from_millis(450);
+    for part in 0..15 {
+        let mut cluster = start_mixed(&[3, 4]).await;
+        loop {
+            let leader = cluster.leader().await;
+            if leader == 1 {
+                break;
+            }
+            cluster.node(leader).transfer_leadership_to(1).await.expect("it is connected");
+        }
+        cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
+        cluster.upgrade(3);
+        tokio::time::sleep(Duration::from_secs(1) + part * late / 4).await;
+        cluster.restart(3).await;
+        cluster.board.delay(2, 1, late);
+        tokio::time::sleep(late / 2).await;
+        let add = cluster.prepare_joining(4);
+        cluster.restart(4).await;
+        let added = cluster.node(1).request(Request::ChangeMembers(add), Forward::Never).await;
+        added.unwrap_or_else(|error| panic!("part {part}: {error:?}"));
+        cluster.board.delay(2, 1, Duration::from_millis(1));
+        tokio::time::sleep(RAISE_TIMEOUT).await;
+        assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST, "part {part}");
+        cluster.shutdown().await;
+    }
+}
+
 async fn until_other_leader(cluster: &Cluster, not: NodeId) -> NodeId {
     loop {
         let leads = |id: &NodeId| *id != not && cluster.node(*id).leadership().leader == Some(*id);

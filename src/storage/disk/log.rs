@@ -490,6 +490,18 @@ mod tests {
         }
     }
 
+    /// The segment also has an entry above the floor, so the store must keep it.
+    #[test]
+    fn segment_with_a_needed_entry_is_kept() {
+        let (folder, mut log) = Folder::new();
+        append(&mut log, 0..7);
+        write(&mut log, [Item::Floor(at(1))]);
+        assert_eq!(log.purged(), 0);
+        append(&mut log, 7..10);
+        let replay = folder.read().expect("it is whole");
+        assert_eq!((replay.index.first(), replay.segments[0].number), (Some(2), 1));
+    }
+
     #[test]
     fn segment_without_a_group_is_used() {
         let (folder, mut log) = Folder::new();

@@ -5,7 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
 
 use super::Loss;
@@ -122,7 +124,7 @@ impl ListenerQueue {
                 Some((hold, event)) => {
                     let calls = hold.listeners().callbacks(event);
                     for call in calls {
-                        if catch_unwind(AssertUnwindSafe(call)).is_err() {
+                        if catch_unwind(AssertUnwindSafe(|| aside(call))).is_err() {
                             tracing::error!(lease = %hold.name, ?event, "a listener panicked");
                         }
                     }
@@ -138,5 +140,14 @@ impl ListenerQueue {
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, ListenerEvent)>> {
         self.queue.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+/// Calls a function that may block. The worker thread first gives its tasks away: no other worker takes the task that it
+/// would run next, and that can be a renewal.
+fn aside(call: impl FnOnce()) {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => block_in_place(call),
+        _ => call(),
     }
 }

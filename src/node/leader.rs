@@ -266,8 +266,9 @@ mod tests {
 #[cfg(all(test, feature = "testing"))]
 mod clock_tests {
     use super::*;
+    use crate::config::{LeaseSettings, RaftTimings};
     use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
-    use crate::testing::ManualClock;
+    use crate::testing::{Cluster, ManualClock};
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -327,5 +328,26 @@ mod clock_tests {
             assert!(lasts >= TTL, "granted after {micros} us, it expired after {lasts:?}");
             assert!(lasts <= TTL + Duration::from_millis(1), "granted after {micros} us, it lasted {lasts:?}");
         }
+    }
+
+    /// An election does not wait until the entries of earlier leaders are applied.
+    #[tokio::test(start_paused = true)]
+    async fn term_begins_after_an_entry_of_it_is_applied() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let next = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        let node = cluster.node(next).clone();
+        let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+        let raft = node.raft().raft();
+        let stall = raft.external_state_machine_request(move |_| Box::pin(async move { _ = resumed.await }));
+        stall.await.expect("Raft runs");
+        cluster.node(leader).transfer_leadership_to(next).await.expect("it is connected");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(node.raft().leads_for().is_some(), "a majority acknowledges it");
+        assert_eq!(node.inner.requests.clock.leader_term(), None, "its state may lack grants of the leader before");
+        resume.send(()).expect("the state machine waits");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(node.inner.requests.clock.leader_term().is_some());
+        cluster.shutdown().await;
     }
 }

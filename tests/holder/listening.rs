@@ -74,7 +74,7 @@ fn blocked_listener_leaves_the_worker_to_renewals() {
         let lease = manager.lease_with("job", short()).expect("a valid name");
         let (unblock, blocked) = std::sync::mpsc::channel::<()>();
         let blocked = Mutex::new(blocked);
-        lease.after_acquire(move |_| drop(blocked.lock().expect("not poisoned").recv())).detach();
+        lease.after_acquire(move |_| _ = blocked.lock().expect("not poisoned").recv()).detach();
         lease.acquire(Wait::No).await.expect("the lease is free");
         for renewals in 0..5 {
             cluster.clock().advance(TTL / 2);

@@ -4,9 +4,15 @@
 //! dates the acknowledgement from a moment that local reads cannot rely on. Heartbeats and snapshots use separate
 //! connections.
 //!
+//! openraft announces each commit at once. Under load, the next entry follows sooner than the answer to such an append.
+//! So an append without entries waits for [`COMMIT_DELAY`], and the entry announces the commit, too.
+//!
 //! While this node sends a snapshot, it takes no new one. A new snapshot would replace the one in transfer, and the
 //! transfer would restart. openraft would also purge the entries that the receiver needs next. Under sufficient load, a
 //! follower would never catch up.
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;
 
 use std::future::Future;
 use std::io;
@@ -14,12 +20,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use openraft::alias::{SnapshotOf, VoteOf};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::network::{Backoff, RPCOption};
+use openraft::network::{Backoff, RPCOption, stream_append_sequential};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
-    VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::{RaftNetworkFactory, RaftNetworkV2};
 use parking_lot::Mutex;
@@ -40,6 +48,8 @@ type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 /// Wait before the next attempt to reach an unreachable node.
 const BACKOFF: Duration = Duration::from_millis(50);
+/// Longest wait of an append without entries for one with entries.
+const COMMIT_DELAY: Duration = Duration::from_millis(1);
 /// Longest time for which a transfer defers the next snapshot. The log grows during that time. A longer transfer
 /// restarts with a newer snapshot.
 const MAX_DEFERRAL: Duration = Duration::from_secs(600);
@@ -191,6 +201,17 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
         }
     }
 
+    fn stream_append<'s, I>(
+        &'s mut self,
+        input: I,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Rpc<BoxStream<'s, Rpc<StreamAppendResult<TypeConfig>>>>>
+    where
+        I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    {
+        stream_append_sequential(self, join_commits(input), option)
+    }
+
     async fn vote(&mut self, request: VoteRequest<TypeConfig>, option: RPCOption) -> Rpc<VoteResponse<TypeConfig>> {
         self.request_vote(Call::Vote(RequestVote::new(&request)), option).await
     }
@@ -231,6 +252,25 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
     fn backoff(&self) -> Option<Backoff> {
         Some(Backoff::new(std::iter::repeat(BACKOFF)))
     }
+}
+
+/// Leaves out each append without entries that another one follows within [`COMMIT_DELAY`].
+///
+/// Both come after the same entry, and the later one announces at least as much. For openraft, its answer is the answer to
+/// both, from the moment at which this stream received the later one.
+fn join_commits<I>(appends: I) -> BoxStream<'static, AppendEntriesRequest<TypeConfig>>
+where
+    I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+{
+    let joined = stream::unfold(appends.fuse(), |mut appends| async move {
+        let append = appends.next().await?;
+        let later = match append.entries.is_empty() {
+            true => tokio::time::timeout(COMMIT_DELAY, appends.next()).await.ok().flatten(),
+            false => None,
+        };
+        Some((later.unwrap_or(append), appends))
+    });
+    joined.boxed()
 }
 
 /// The chunks from `next` that fit into one message, and the number of the chunk after them.
@@ -334,262 +374,5 @@ mod snapshot_tests {
         assert!(!sending.defers_next());
         let _newer = sending.begin(8);
         assert!(sending.defers_next());
-    }
-}
-
-#[cfg(all(test, feature = "testing"))]
-mod tests {
-    use openraft::storage::Snapshot;
-
-    use super::super::level::FeatureLevel;
-    use super::super::types::{SnapshotMeta, log_id};
-    use super::super::wire::AppendReply;
-    use super::*;
-    use crate::clock::SystemClock;
-    use crate::config::RaftTimings;
-    use crate::sim::{MemoryStorage, SyncMode};
-    use crate::storage::{Position, VoteRecord};
-
-    const INDEX: u64 = 41;
-
-    fn no_commits() -> Arc<AnnouncedCommits> {
-        Arc::new(AnnouncedCommits::new(Arc::new(SystemClock)))
-    }
-
-    /// What becomes of the messages.
-    #[derive(Clone, Copy, Debug)]
-    enum Fate {
-        Answered,
-        Lost,
-        /// The answer never comes.
-        Pending,
-        /// Answered as a part of a snapshot, which other calls report as an unexpected type of answer.
-        Continued,
-    }
-
-    /// A transport that writes down the announced commit index at the moment when a message leaves.
-    #[derive(Clone)]
-    struct Recorder {
-        announced: Arc<AnnouncedCommits>,
-        seen: Arc<Mutex<Vec<(Lane, u64)>>>,
-        fate: Fate,
-    }
-
-    impl Transport for Recorder {
-        async fn call(&self, target: NodeId, _: &str, lane: Lane, _: Payload, _: Duration) -> Result<Bytes, PeerError> {
-            self.seen.lock().push((lane, self.announced.highest()));
-            match self.fate {
-                Fate::Answered => Ok(wire::encode(&Reply::Append(AppendReply::Success))),
-                Fate::Lost => Err(PeerError::Lost { target, reason: "the test loses it".to_owned() }),
-                Fate::Pending => std::future::pending().await,
-                Fate::Continued => Ok(wire::encode(&Reply::SnapshotContinue)),
-            }
-        }
-
-        async fn is_refused(&self, _: NodeId, _: &str) -> bool {
-            unreachable!("only the module `node` calls it")
-        }
-
-        async fn shutdown(&self) {}
-    }
-
-    /// Heartbeats have a shorter timeout, because their answers need no disk.
-    #[tokio::test]
-    async fn append_with_entries_may_wait_for_a_disk() {
-        #[derive(Clone, Default)]
-        struct Timeouts(Arc<Mutex<Vec<(Lane, Duration)>>>);
-
-        impl Transport for Timeouts {
-            async fn call(
-                &self,
-                target: NodeId,
-                _: &str,
-                lane: Lane,
-                _: Payload,
-                timeout: Duration,
-            ) -> Result<Bytes, PeerError> {
-                self.0.lock().push((lane, timeout));
-                Err(PeerError::Timeout { target, timeout })
-            }
-
-            async fn is_refused(&self, _: NodeId, _: &str) -> bool {
-                unreachable!("only the module `node` calls it")
-            }
-
-            async fn shutdown(&self) {}
-        }
-
-        for (timings, least) in [(RaftTimings::lan(), Duration::from_secs(2)), (RaftTimings::wan(), Duration::ZERO)] {
-            let transport = Timeouts::default();
-            let disk_timeout = timings.disk_timeout();
-            assert!(disk_timeout >= least.max(timings.leadership_lease() * 2), "{disk_timeout:?} with {timings:?}");
-            let heartbeat = Duration::from_millis(timings.heartbeat_interval_ms);
-            let network = Network {
-                transport: transport.clone(),
-                storage: MemoryStorage::new(SyncMode::default()),
-                replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-                announced: no_commits(),
-                sending: OutgoingSnapshots::default(),
-                quorum: Arc::default(),
-                disk_timeout,
-            };
-            for lane in [Lane::Log, Lane::Control] {
-                let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };
-                let (vote, prev_log_id) = (vote(leader, 1), None);
-                let request = AppendEntriesRequest { vote, prev_log_id, leader_commit: None, entries: Vec::new() };
-                let mut link = network.link(2, &PeerInfo::default(), lane);
-                let unanswered = link.append_entries(request, RPCOption::new(heartbeat)).await;
-                assert!(unanswered.is_err(), "{unanswered:?}");
-            }
-            let expected = [(Lane::Log, disk_timeout), (Lane::Control, RPCOption::new(heartbeat).soft_ttl())];
-            assert_eq!(*transport.0.lock(), expected);
-        }
-    }
-
-    /// A receiver that installs a large snapshot for longer than one call may take.
-    #[tokio::test(start_paused = true)]
-    async fn end_of_a_snapshot_is_asked_for_until_it_is_installed() {
-        #[derive(Clone)]
-        struct SlowInstall(Arc<Mutex<Vec<Call>>>, usize);
-
-        impl Transport for SlowInstall {
-            async fn call(
-                &self,
-                target: NodeId,
-                _: &str,
-                _: Lane,
-                payload: Payload,
-                timeout: Duration,
-            ) -> Result<Bytes, PeerError> {
-                let Payload::Raft(call) = payload else { unreachable!("only Raft calls it") };
-                let call = wire::decode(&call).expect("readable");
-                let Call::SnapshotEnd { vote, .. } = call else { return Ok(wire::encode(&Reply::SnapshotContinue)) };
-                let asked = {
-                    let mut ends = self.0.lock();
-                    ends.push(call);
-                    ends.len()
-                };
-                if asked < self.1 {
-                    tokio::time::sleep(timeout).await;
-                    return Err(PeerError::Timeout { target, timeout });
-                }
-                Ok(wire::encode(&Reply::SnapshotEnd { vote }))
-            }
-
-            async fn is_refused(&self, _: NodeId, _: &str) -> bool {
-                unreachable!("only the module `node` calls it")
-            }
-
-            async fn shutdown(&self) {}
-        }
-
-        let (disk_timeout, longest) = (Duration::from_secs(2), Duration::from_secs(120));
-        for (answered, is_installed, asked) in [(1, true, 1), (30, true, 30), (1_000, false, 60)] {
-            let storage = MemoryStorage::new(SyncMode::default());
-            let mut writer = storage.begin_snapshot().expect("the store works");
-            writer.push(b"snapshot").expect("the store works");
-            let manifest = writer.finish_blocking(Vec::new()).expect("the store works");
-            let transport = SlowInstall(Arc::default(), answered);
-            let ends = transport.0.clone();
-            let network = Network {
-                transport,
-                storage: storage.clone(),
-                replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-                announced: no_commits(),
-                sending: OutgoingSnapshots::default(),
-                quorum: Arc::default(),
-                disk_timeout,
-            };
-            let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
-            let data = SnapshotData::Stored { store: storage, manifest };
-            let snapshot = Snapshot { meta: SnapshotMeta::default(), snapshot: data };
-            let mut link = network.link(2, &PeerInfo::default(), Lane::Log);
-            let option = RPCOption::new(longest);
-            let sent = link.full_snapshot(by, snapshot, std::future::pending(), option).await;
-            assert_eq!((sent.is_ok(), ends.lock().len()), (is_installed, asked), "answered at {answered}: {sent:?}");
-        }
-    }
-
-    /// Entries and snapshots are large. Heartbeats, votes and transfers must not wait behind them.
-    #[tokio::test]
-    async fn each_kind_of_message_has_its_lane() {
-        let seen = Arc::default();
-        let transport = Recorder { announced: no_commits(), seen: Arc::clone(&seen), fate: Fate::Continued };
-        let storage = MemoryStorage::new(SyncMode::default());
-        let mut network = Network {
-            transport,
-            storage: storage.clone(),
-            replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
-            announced: no_commits(),
-            sending: OutgoingSnapshots::default(),
-            quorum: Arc::default(),
-            disk_timeout: Duration::from_secs(1),
-        };
-        let mut log = network.new_client(2, &PeerInfo::default()).await;
-        let mut heartbeat = network.new_heartbeat_client(2, &PeerInfo::default()).await;
-        let lanes = || seen.lock().drain(..).map(|(lane, _): (Lane, u64)| lane).collect::<Vec<_>>();
-        let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
-        let option = || RPCOption::new(Duration::from_secs(1));
-        let append = || AppendEntriesRequest { vote: by, prev_log_id: None, leader_commit: None, entries: Vec::new() };
-        log.append_entries(append(), option()).await.expect_err("another type of answer");
-        assert_eq!(lanes(), [Lane::Log], "entries");
-        heartbeat.append_entries(append(), option()).await.expect_err("another type of answer");
-        assert_eq!(lanes(), [Lane::Control], "a heartbeat");
-        for link in [&mut log, &mut heartbeat] {
-            link.vote(VoteRequest::new(by, None), option()).await.expect_err("another type of answer");
-            link.pre_vote(VoteRequest::new(by, None), option()).await.expect_err("another type of answer");
-            let transfer = TransferLeaderRequest::new(by, 2, None);
-            link.transfer_leader(transfer, option()).await.expect_err("another type of answer");
-            assert_eq!(lanes(), [Lane::Control; 3], "two votes and a transfer");
-        }
-        let mut writer = storage.begin_snapshot().expect("the store works");
-        writer.push(b"snapshot").expect("the store works");
-        let manifest = writer.finish_blocking(Vec::new()).expect("the store works");
-        let snapshot =
-            Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage, manifest } };
-        let sent = log.full_snapshot(by, snapshot, std::future::pending(), option()).await;
-        sent.expect_err("another type of answer");
-        assert_eq!(lanes(), [Lane::Snapshot; 3], "the begin, the bytes and the end");
-    }
-
-    #[tokio::test]
-    async fn commit_index_is_announced_before_its_message_leaves() {
-        for lane in [Lane::Log, Lane::Control] {
-            for fate in [Fate::Answered, Fate::Lost, Fate::Pending] {
-                let announced = no_commits();
-                let seen = Arc::default();
-                let transport = Recorder { announced: announced.clone(), seen: Arc::clone(&seen), fate };
-                let (storage, sending) = (MemoryStorage::new(SyncMode::default()), OutgoingSnapshots::default());
-                let disk_timeout = Duration::from_secs(1);
-                let replica = Replica::new(Vec::new(), FeatureLevel::SUPPORTED);
-                let network = Network {
-                    transport,
-                    storage,
-                    replica,
-                    announced: announced.clone(),
-                    sending,
-                    quorum: Arc::default(),
-                    disk_timeout,
-                };
-                let mut link = network.link(2, &PeerInfo::default(), lane);
-                let send = |link: &mut Link<MemoryStorage, Recorder>, index: u64| {
-                    let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };
-                    let request = AppendEntriesRequest {
-                        vote: vote(leader, 1),
-                        prev_log_id: None,
-                        leader_commit: Some(log_id(Position { term: 7, index })),
-                        entries: Vec::new(),
-                    };
-                    let mut append = Box::pin(link.append_entries(request, RPCOption::new(disk_timeout)));
-                    let polled = futures_util::FutureExt::now_or_never(append.as_mut());
-                    assert_eq!(polled.is_none(), matches!(fate, Fate::Pending), "{lane:?}, {fate:?}");
-                };
-                send(&mut link, INDEX);
-                // A later message with an earlier index takes nothing back.
-                send(&mut link, INDEX - 1);
-                assert_eq!(*seen.lock(), [(lane, INDEX), (lane, INDEX)], "{fate:?}");
-                assert_eq!(announced.highest(), INDEX, "{lane:?}, {fate:?}");
-            }
-        }
     }
 }

@@ -65,6 +65,8 @@ struct BoardState {
     cut: HashSet<(NodeId, NodeId)>,
     delays: HashMap<(NodeId, NodeId), Duration>,
     faults: NetworkFaults,
+    /// Number of calls on the lane of the log.
+    appends: usize,
 }
 
 /// The services of an attached node.
@@ -256,6 +258,11 @@ impl Switchboard {
         let _ = paused.wait_for(|paused| !paused.contains(&node)).await;
     }
 
+    /// Number of appends that were sent so far, without heartbeats.
+    pub fn appends(&self) -> usize {
+        self.state.lock().appends
+    }
+
     /// Sets the latency of messages from one node to the other.
     pub fn delay(&self, from: NodeId, to: NodeId, delay: Duration) {
         self.state.lock().delays.insert((from, to), delay);
@@ -307,6 +314,7 @@ impl Transport for MemoryTransport {
         timeout: Duration,
     ) -> Result<Bytes, PeerError> {
         lane.check_request(target, &payload)?;
+        self.board.state.lock().appends += usize::from(lane == Lane::Log);
         let passage = async {
             if self.is_detached() {
                 return std::future::pending().await;

@@ -15,6 +15,7 @@ mod forming;
 mod hung_disk;
 mod isolated_leader;
 mod members;
+mod messages;
 mod settings;
 mod stale_reads;
 mod stalls;

@@ -18,8 +18,9 @@ use crate::raft::{CurrentLeader, MemberProgress};
 use crate::storage::{Storage, codec};
 use crate::types::{DiskState, MemberState, NodeId, Role};
 
-/// Longest wait for the leader's view of the members, and for an answer of each member.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// Longest wait for the leader's view of the members, and for an answer of each member. With a longer heartbeat interval,
+/// round trips can take longer, and the interval is the limit.
+const MIN_ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 /// Changes of the leader that a node remembers.
 const MAX_LEADER_CHANGES: usize = 32;
 /// A member that lacks this many log entries is lagging.
@@ -98,8 +99,8 @@ pub struct MemberStatus {
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the status of the cluster.
     ///
-    /// The members are the leader's view. If no leader answers within 250 ms, they are this node's own view, from the
-    /// members that answered it in that time.
+    /// The members are the leader's view. If no leader answers within 250 ms, or within the heartbeat interval if it is longer,
+    /// they are this node's own view, from the members that answered it in that time.
     ///
     /// # Cancel safety
     ///
@@ -153,7 +154,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     async fn members_at_leader(&self) -> Option<Vec<MemberStatus>> {
         // One attempt: without an answer the caller falls back to this node's view.
         let asked = self.inner.attempt(&Caller::Program, Request::Members, Forward::Once);
-        match tokio::time::timeout(ANSWER_TIMEOUT, asked).await.ok()?.ok()?.answer {
+        match tokio::time::timeout(self.inner.answer_timeout(), asked).await.ok()?.ok()?.answer {
             Answer::Members(members) => Some(members),
             _ => None,
         }
@@ -231,14 +232,19 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
+    fn answer_timeout(&self) -> Duration {
+        MIN_ANSWER_TIMEOUT.max(Duration::from_millis(self.raft.timings.heartbeat_interval_ms))
+    }
+
     /// Asks a member for the state of its disk. `None` without an answer.
     async fn disk_of(&self, member: &MemberStatus) -> Option<Option<DiskState>> {
         if member.id == self.settings.id {
             return Some(Some(self.disk_state()));
         }
         let payload = Payload::Node(NodeCall::<Request>::DiskState.encode());
-        let call = self.transport.call(member.id, &member.peer, Lane::Control, payload, ANSWER_TIMEOUT);
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;
+        let timeout = self.answer_timeout();
+        let call = self.transport.call(member.id, &member.peer, Lane::Control, payload, timeout);
+        let answer = tokio::time::timeout(timeout, call).await.ok()?.ok()?;
         match codec::decode(&answer, MAX_REPLY_BYTES) {
             Ok(NodeReply::DiskState(disk)) => Some(Some(disk)),
             _ => Some(None),

@@ -74,13 +74,14 @@ async fn delay(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     }
 }
 
-/// Waits until a node sees all these members in state `ok`.
+/// Waits until a node sees all these members in state `ok`, with working disks.
 async fn all_are_well(cluster: &Cluster, at: u64, members: &[u64]) {
     let began = Instant::now();
     loop {
         let status = cluster.status(at).await;
         let all = status["members"].as_array().expect("members");
-        let is_well = |id: &u64| all.iter().any(|member| member["id"] == *id && member["state"] == "ok");
+        let is_well = |member: &Value| member["state"] == "ok" && member["disk"] == "ok";
+        let is_well = |id: &u64| all.iter().any(|member| member["id"] == *id && is_well(member));
         if members.iter().all(is_well) {
             return;
         }
@@ -95,8 +96,10 @@ async fn distant_nodes_form_a_cluster_and_replace_their_leader() {
     for id in NODES {
         cluster.launch(id);
     }
-    let first = cluster.leader_within(ELECTION).await;
-    all_are_well(&cluster, first, &NODES).await;
+    cluster.leader_within(ELECTION).await;
+    for id in NODES {
+        all_are_well(&cluster, id, &NODES).await;
+    }
     let granted = cluster.client.acquire("jobs", "a", 600_000).await;
 
     let leader = cluster.leader_within(ELECTION).await;

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::future::ready;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::level::{FeatureLevel, NewerLevel};
+use super::state_machine::blocking;
 use super::times::EntryTimes;
 use super::types::{Entry, PeerInfo, Proposal, RaftMembership, TypeConfig, log_id, position, vote, vote_record};
 use super::wire::MAX_APPEND_BYTES;
@@ -210,14 +210,17 @@ impl<S: Storage> Log<S> {
         Log { node, storage, committed, times: EntryTimes::default() }
     }
 
-    fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        let records = self.storage.read_log(from, to, max_bytes).map_err(io_error)?;
+    /// A disk that hangs must not stop the tasks that send heartbeats and watch the disk.
+    async fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let storage = self.storage.clone();
+        let read = move || storage.read_log(from, to, max_bytes).map_err(io_error);
+        let records = if self.storage.is_in_memory(from) { read()? } else { blocking::<S, _>(read).await? };
         records.into_iter().map(|record| Ok(entry(record)?)).collect()
     }
 
     /// The first entries of a range without gaps, and the index after them.
-    fn read_committed(&self, from: u64, to: u64) -> io::Result<(Vec<Entry>, u64)> {
-        let entries = self.read(from, to, MAX_APPEND_BYTES)?;
+    async fn read_committed(&self, from: u64, to: u64) -> io::Result<(Vec<Entry>, u64)> {
+        let entries = self.read(from, to, MAX_APPEND_BYTES).await?;
         let missing = || {
             let message = format!("log entries {from} to {} are committed and not in this node's log", to - 1);
             io::Error::new(io::ErrorKind::UnexpectedEof, message)
@@ -254,7 +257,7 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
         let mut entries = Vec::new();
         // One read of the store is limited in bytes. This call must return the whole range.
         while from < to {
-            let read = self.read(from, to, MAX_APPEND_BYTES)?;
+            let read = self.read(from, to, MAX_APPEND_BYTES).await?;
             let Some(last) = read.last() else { break };
             from = last.log_id.index + 1;
             entries.extend(read);
@@ -271,15 +274,18 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
         RB: RangeBounds<u64> + Clone + Debug + Send,
     {
         let ((from, to), log) = (self.resolve_bounds(&range), self.clone());
-        let pages = stream::try_unfold(from, move |from| {
-            let page = (from < to).then(|| log.read_committed(from, to)).transpose();
-            ready(page.map(|page| page.map(|(entries, next)| (stream::iter(entries.into_iter().map(Ok)), next))))
+        let pages = stream::try_unfold((from, log), move |(from, log)| async move {
+            if from >= to {
+                return Ok(None);
+            }
+            let (entries, next) = log.read_committed(from, to).await?;
+            io::Result::Ok(Some((stream::iter(entries.into_iter().map(Ok)), (next, log))))
         });
         Box::pin(pages.try_flatten())
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        self.read(start, end, MAX_APPEND_BYTES)
+        self.read(start, end, MAX_APPEND_BYTES).await
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<VoteOf<TypeConfig>>> {

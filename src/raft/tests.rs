@@ -15,7 +15,9 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{FutureExt, Stream, TryStreamExt};
 use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, IOFlushed, LogState, RaftLogReader, RaftLogStorage, RaftStateMachine};
@@ -30,7 +32,7 @@ use super::log::Log;
 use super::network::OutgoingSnapshots;
 use super::snapshot::{self, SnapshotData, SnapshotError};
 use super::state_machine::{Replica, SnapshotBuilder, StateMachine};
-use super::types::{Entry, LogId, SnapshotMeta, Stored, TypeConfig, Vote, log_id};
+use super::types::{Entry, LogId, Proposal, SnapshotMeta, Stored, TypeConfig, Vote, log_id};
 use crate::sim::{Cut, MemoryStorage, SyncMode};
 use crate::storage::{DiskStorage, Identity, Position, SnapshotManifest, Storage, StorageError as StoreError};
 
@@ -216,6 +218,36 @@ async fn openrafts_storage_suite_passes_in_memory() {
 #[tokio::test]
 async fn openrafts_storage_suite_passes_on_disk() {
     Suite::test_all(OnDisk).await.expect("the suite passes");
+}
+
+/// Entries that are only on the disk are read on another thread, and the only one is busy here.
+#[test]
+fn hung_disk_does_not_block_the_readers_of_old_entries() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let storage =
+        DiskStorage::open(dir.path(), Identity { cluster: "suite".into(), node: 1 }).expect("a new store opens");
+    let mut log = Log::new(1, storage.clone());
+    let large = Bytes::from_iter([1, 1].into_iter().chain(std::iter::repeat_n(7, 1 << 20)));
+    let entry = |index| Entry { payload: EntryPayload::Normal(Proposal(large.clone())), ..blank(index) };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().expect("a runtime");
+    runtime.block_on(async {
+        log.append((0..20).map(entry), IOFlushed::noop()).await.expect("the append succeeds");
+        while storage.is_in_memory(1) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let (resume, hangs) = std::sync::mpsc::channel::<()>();
+        let hung = tokio::task::spawn_blocking(move || hangs.recv());
+        assert!(log.limited_get_log_entries(1, 2).now_or_never().is_none(), "replication");
+        assert!(log.try_get_log_entries(1..2).now_or_never().is_none(), "a start");
+        assert!(log.entries_stream(1..2).await.try_next().now_or_never().is_none(), "apply");
+        assert!(log.limited_get_log_entries(19, 20).now_or_never().is_some(), "from memory");
+        drop(resume);
+        hung.await.expect("no panic").expect_err("the other end is dropped");
+        assert_eq!(log.limited_get_log_entries(1, 2).await.expect("readable"), [entry(1)]);
+        let applied: Vec<Entry> = log.entries_stream(1..2).await.try_collect().await.expect("readable");
+        assert_eq!(applied, [entry(1)]);
+    });
 }
 
 fn blank(index: u64) -> Entry {

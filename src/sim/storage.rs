@@ -305,6 +305,10 @@ impl Storage for MemoryStorage {
         self.inner.recovered.clone()
     }
 
+    fn is_in_memory(&self, _: u64) -> bool {
+        true
+    }
+
     fn log_bounds(&self) -> (Option<Position>, Option<Position>) {
         let state = self.inner.state.lock();
         (state.live.floor, state.live.last())

@@ -146,6 +146,9 @@ pub trait Storage: Clone + Send + Sync + 'static {
     /// [`StorageError::Purged`] if `from` is at or below the purge floor; otherwise the failure of the store.
     fn read_log(&self, from: u64, to: u64, max_bytes: usize) -> Result<Vec<LogRecord>, StorageError>;
 
+    /// Whether [`read_log`](Storage::read_log) from this index on needs no disk.
+    fn is_in_memory(&self, from: u64) -> bool;
+
     /// Starts a snapshot. Readers do not see it until its manifest is durable.
     ///
     /// # Errors

@@ -205,6 +205,10 @@ impl Storage for DiskStorage {
         });
     }
 
+    fn is_in_memory(&self, from: u64) -> bool {
+        self.shared().state.lock().tail.first_index().is_some_and(|first| first <= from)
+    }
+
     fn purge(&self, upto: Position, done: Done) {
         self.queue(done, |state, done| {
             let upto = state.floor.map_or(upto, |floor| floor.max(upto));

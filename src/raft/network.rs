@@ -48,7 +48,7 @@ type Rpc<T> = Result<T, RPCError<TypeConfig>>;
 
 /// Wait before the next attempt to reach an unreachable node.
 const BACKOFF: Duration = Duration::from_millis(50);
-/// Longest wait of an append without entries for one with entries.
+/// Time for which an append without entries waits for another append. A timer can add 1 ms.
 const COMMIT_DELAY: Duration = Duration::from_millis(1);
 /// Longest time for which a transfer defers the next snapshot. The log grows during that time. A longer transfer
 /// restarts with a newer snapshot.
@@ -257,7 +257,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
 /// Leaves out each append without entries that another one follows within [`COMMIT_DELAY`].
 ///
 /// Both come after the same entry, and the later one announces at least as much. For openraft, its answer is the answer to
-/// both, from the moment at which this stream received the later one.
+/// both, and each was sent after this stream received it.
 fn join_commits<I>(appends: I) -> BoxStream<'static, AppendEntriesRequest<TypeConfig>>
 where
     I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,

@@ -1,6 +1,7 @@
 //! The state of the cluster as a node sees it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +19,9 @@ use crate::raft::{CurrentLeader, MemberProgress};
 use crate::storage::{Storage, codec};
 use crate::types::{DiskState, MemberState, NodeId, Role};
 
-/// Longest wait for the leader's view of the members, and for an answer of each member. With a longer heartbeat interval,
-/// round trips can take longer, and the interval is the limit.
-const MIN_ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+/// Bounds of the wait for the leader's view of the members, and for an answer of each member. Between them, it is the
+/// heartbeat interval, which is longer than a round trip.
+const ANSWER_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(250)..=Duration::from_secs(1);
 /// Changes of the leader that a node remembers.
 const MAX_LEADER_CHANGES: usize = 32;
 /// A member that lacks this many log entries is lagging.
@@ -99,8 +100,8 @@ pub struct MemberStatus {
 impl<S: Storage, T: Transport> Node<S, T> {
     /// Returns the status of the cluster.
     ///
-    /// The members are the leader's view. If no leader answers within 250 ms, or within the heartbeat interval if it is longer,
-    /// they are this node's own view, from the members that answered it in that time.
+    /// The members are the leader's view. If no leader answers within the heartbeat interval, they are this node's own view, from
+    /// the members that answered it in that time. The wait is at least 250 ms and at most 1 s.
     ///
     /// # Cancel safety
     ///
@@ -233,7 +234,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     }
 
     fn answer_timeout(&self) -> Duration {
-        MIN_ANSWER_TIMEOUT.max(Duration::from_millis(self.raft.timings.heartbeat_interval_ms))
+        let heartbeat_interval = Duration::from_millis(self.raft.timings.heartbeat_interval_ms);
+        heartbeat_interval.clamp(*ANSWER_TIMEOUTS.start(), *ANSWER_TIMEOUTS.end())
     }
 
     /// Asks a member for the state of its disk. `None` without an answer.

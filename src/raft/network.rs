@@ -257,7 +257,7 @@ impl<S: Storage, T: Transport> RaftNetworkV2<TypeConfig> for Link<S, T> {
 /// Leaves out each append without entries that another one follows within [`COMMIT_DELAY`].
 ///
 /// Both come after the same entry, and the later one announces at least as much. For openraft, its answer is the answer to
-/// both, and each was sent after this stream received it.
+/// both. The date of this answer is that of a receipt in this stream, and so before the append leaves.
 fn join_commits<I>(appends: I) -> BoxStream<'static, AppendEntriesRequest<TypeConfig>>
 where
     I: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,

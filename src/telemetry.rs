@@ -1,6 +1,7 @@
 //! Logs, metrics and traces of the binary. The library installs none of them: a program that embeds a node installs its own.
 
 mod process;
+mod queue;
 #[cfg(feature = "otlp")]
 mod trace;
 
@@ -10,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use metrics::{describe_gauge, gauge};
+use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
 
 use crate::http::RenderMetrics;
 use crate::storage::disk::directory;
 use crate::types::NodeId;
+use queue::{LogFlush, LogQueue};
 #[cfg(feature = "otlp")]
 pub use trace::Traces;
 
@@ -43,23 +45,26 @@ pub enum LogFormat {
     Json,
 }
 
-/// Installs a subscriber that writes the process's logs to stderr. A line that cannot be written is lost.
+/// The process's logs. A drop waits up to 1 s for the last lines.
+pub struct Logs(LogFlush);
+
+/// Installs a subscriber that writes the process's logs to stderr, from a thread of its own. A line that cannot be written
+/// is lost, also if stderr blocks and 10,000 lines wait.
 ///
 /// # Errors
 ///
-/// The filter is invalid, or the process already has a subscriber.
-pub fn log(filter: &str, format: LogFormat) -> Result<(), LogError> {
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(with_audit(filter)?)
-        .with_writer(std::io::stderr)
-        // The subscriber would report its error on stderr, and panic in the task that logs.
-        .log_internal_errors(false)
-        .with_ansi(colours());
+/// The filter is invalid, the process already has a subscriber, or there is no thread left.
+pub fn log(filter: &str, format: LogFormat) -> Result<Logs, LogError> {
+    let filter = with_audit(filter)?;
+    let (queue, flush) = LogQueue::start(std::io::stderr()).map_err(|error| LogError(error.to_string()))?;
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || queue.clone()).with_ansi(colours());
     let installed = match format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    installed.map_err(|error| LogError(error.to_string()))
+    installed.map_err(|error| LogError(error.to_string()))?;
+    Ok(Logs(flush))
 }
 
 /// The filter with the audit log at each level. Only a directive for the target of the audit log turns it off.
@@ -81,7 +86,10 @@ fn colours() -> bool {
 pub struct LogError(String);
 
 /// The process's metrics.
-pub struct Metrics(PrometheusHandle);
+pub struct Metrics {
+    handle: PrometheusHandle,
+    lost_lines: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
 
 impl Metrics {
     /// Installs a recorder for the process's metrics. With `node`, all metrics get the label `node`.
@@ -89,7 +97,7 @@ impl Metrics {
     /// # Errors
     ///
     /// The process already has a recorder.
-    pub fn install(node: Option<NodeId>) -> anyhow::Result<Metrics> {
+    pub fn install(node: Option<NodeId>, logs: &Logs) -> anyhow::Result<Metrics> {
         let mut builder = PrometheusBuilder::new();
         if let Some(node) = node {
             builder = builder.add_global_label("node", node.to_string());
@@ -99,20 +107,22 @@ impl Metrics {
         crate::http::describe_metrics();
         crate::node::describe_metrics();
         process::begin();
+        describe_counter!("tenure_log_lines_lost_total", "Log lines that stderr did not accept");
         describe_gauge!(
             "tenure_build_info",
             "Always 1; the labels have the version and the newest data format of this binary"
         );
         let data_format = directory::FORMAT.to_string();
         gauge!("tenure_build_info", "version" => env!("CARGO_PKG_VERSION"), "data_format" => data_format).set(1.0);
-        Ok(Metrics(handle))
+        Ok(Metrics { handle, lost_lines: Arc::new(logs.0.lost()) })
     }
 
     /// Renders the metrics in the Prometheus text format.
     pub fn render(&self) -> RenderMetrics {
-        let handle = self.0.clone();
+        let (handle, lost_lines) = (self.handle.clone(), self.lost_lines.clone());
         Arc::new(move || {
             process::update();
+            counter!("tenure_log_lines_lost_total").absolute(lost_lines());
             handle.render()
         })
     }
@@ -123,7 +133,7 @@ impl Metrics {
         let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
             interval.tick().await;
-            self.0.run_upkeep();
+            self.handle.run_upkeep();
         }
     }
 }

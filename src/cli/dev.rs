@@ -28,10 +28,10 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
-    telemetry::log(&arguments.log, LogFormat::Text).map_err(|error| Failure::Usage(error.to_string()))?;
+    let logs = telemetry::log(&arguments.log, LogFormat::Text).map_err(|error| Failure::Usage(error.to_string()))?;
     let config = Config::dev(&arguments.data);
     let mut signals = Signals::listen()?;
-    let metrics = telemetry::Metrics::install(None)?;
+    let metrics = telemetry::Metrics::install(None, &logs)?;
     announce(&config);
     // Concurrently, because the first start of a cluster needs all nodes.
     let start = |entry| Host::start(&config, entry, false, config.nodes.len(), Some(metrics.render()));

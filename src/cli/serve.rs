@@ -14,7 +14,7 @@ use super::host::{Host, stop_all};
 use super::signals::Signals;
 use crate::config::{Config, NodeEntry};
 use crate::node::{Node, NodeFailure, PeerRefusal};
-use crate::telemetry::{self, LogFormat};
+use crate::telemetry::{self, LogFormat, Logs};
 
 /// Pause between two attempts to turn access control off.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -49,7 +49,8 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<(), Failure> {
     let config = Config::load(&arguments.config)?;
     let entry = find(&config, &arguments)?;
-    telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
+    let logs =
+        telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
     announce(&config, entry, &arguments);
     // The exporter has its own threads. It begins and ends outside the runtime.
     #[cfg(feature = "otlp")]
@@ -57,12 +58,12 @@ pub fn run(arguments: Arguments) -> Result<(), Failure> {
         warn!("{error}");
         None
     });
-    block_on_runtime(serve(&config, entry, &arguments))
+    block_on_runtime(serve(&config, entry, &arguments, &logs))
 }
 
-async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments) -> Result<(), Failure> {
+async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments, logs: &Logs) -> Result<(), Failure> {
     let mut signals = Signals::listen()?;
-    let metrics = telemetry::Metrics::install(Some(entry.id))?;
+    let metrics = telemetry::Metrics::install(Some(entry.id), logs)?;
     let host = tokio::select! {
         host = Host::start(config, entry, arguments.join, 1, Some(metrics.render())) => host?,
         signal = signals.next() => {

@@ -19,7 +19,7 @@ static TURN: Mutex<()> = Mutex::const_new(());
 
 /// The limit for events that come soon unless there is a fault, also on a busy machine.
 pub const SOON: Duration = Duration::from_secs(15);
-const POLL: Duration = Duration::from_millis(10);
+pub const POLL: Duration = Duration::from_millis(10);
 /// The feature level of this release.
 const NEWEST_LEVEL: u64 = 6;
 pub const NODES: [u64; 3] = [1, 2, 3];

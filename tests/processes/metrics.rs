@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::calm;
 use crate::client::{Call, token};
-use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::cluster::{Cluster, NODES, POLL, SOON, place};
+use crate::process::{Process, TENURE};
 use crate::steady::strict;
 use crate::tls;
 
@@ -20,7 +23,12 @@ strict!(
     failed_handshakes_are_counted,
     exported_metrics_have_help_and_documentation,
     dashboard_and_alerts_use_exported_metrics,
+    blocked_log_blocks_no_node,
 );
+
+/// A node exits within this time after a signal, and waits this long for its last log lines.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A metric in the Prometheus text format.
 #[derive(Debug, Default)]
@@ -220,4 +228,49 @@ async fn failed_handshakes_are_counted() {
             assert!(began.elapsed() < SOON, "{listener}: {}", failed(&read().await));
         }
     }
+}
+
+/// All nodes write all log lines to pipes that no process reads.
+async fn blocked_log_blocks_no_node() {
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
+    for id in NODES {
+        let pipe = cluster.folder().join(format!("log-{id}"));
+        let mut command = Command::new("sh");
+        // A pipe that is opened for both directions has a reader.
+        command.args(["-c", "mkfifo \"$0\" && exec \"$@\" 2<>\"$0\""]).arg(&pipe).arg(TENURE);
+        command.args(["serve", "--node", &id.to_string(), "--log", "trace", "--config"]).arg(cluster.config());
+        let process = Process::start(&format!("node {id}"), command, cluster.folder());
+        cluster.nodes.insert(id, process);
+    }
+    for id in NODES {
+        cluster.ready(id).await;
+    }
+    let started = Instant::now();
+    for id in NODES {
+        while sample(&cluster, id, "tenure_log_lines_lost_total").await == 0 {
+            assert!(started.elapsed() < 2 * SOON, "node {id} loses no lines");
+            cluster.client.acquire("jobs", "a", 60_000).await;
+            tokio::time::sleep(POLL).await;
+        }
+    }
+    let term = cluster.term(cluster.leader().await).await;
+    cluster.client.acquire("jobs", "a", 60_000).await;
+    for id in NODES {
+        assert_eq!(cluster.term(id).await, term, "the leader stays");
+        cluster.node(id).signal(Signal::TERM);
+    }
+    for id in NODES {
+        let status = cluster.node(id).exit(SHUTDOWN_TIMEOUT + FLUSH_TIMEOUT).await;
+        assert_eq!(status.code(), Some(0), "node {id}");
+    }
+}
+
+/// The sum of a metric's samples.
+pub async fn sample(cluster: &Cluster, id: u64, name: &str) -> u64 {
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').nth(place(id)).expect("three nodes");
+    let text = crate::plain_http::get(format!("{url}/metrics")).await.expect("an answer").text().await.expect("text");
+    let labelled = format!("{name}{{");
+    let samples = text.lines().filter(|line| line.starts_with(&labelled)).map(|line| line.rsplit(' ').next());
+    samples.map(|count| count.and_then(|count| count.parse::<u64>().ok()).expect("a number")).sum()
 }

@@ -17,9 +17,12 @@ const SHOWN_LINES: usize = 20;
 /// The number of processes so far.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// A command that runs the tenure binary.
+/// The path of the tenure binary.
+pub const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
+/// A command that runs it.
 pub fn tenure() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_tenure"))
+    Command::new(TENURE)
 }
 
 /// A child process. Dropping it kills the process.

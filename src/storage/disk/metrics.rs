@@ -7,11 +7,7 @@ use metrics::{Counter, Histogram, Unit, describe_counter, describe_histogram};
 /// Describes the metrics of stores to the installed recorder.
 pub(crate) fn describe_metrics() {
     describe_counter!("tenure_storage_groups_total", Unit::Count, "Group commits, one sync each");
-    describe_counter!(
-        "tenure_storage_written_bytes_total",
-        Unit::Bytes,
-        "Bytes of payload in all group commits; sled writes more"
-    );
+    describe_counter!("tenure_storage_written_bytes_total", Unit::Bytes, "Bytes of payload in all group commits");
     describe_histogram!("tenure_storage_group_entries", Unit::Count, "Log entries of one group commit");
     describe_histogram!("tenure_storage_group_bytes", Unit::Bytes, "Bytes of payload of one group commit");
     describe_histogram!(

@@ -210,7 +210,7 @@ impl<S: Storage> Log<S> {
         Log { node, storage, committed, times: EntryTimes::default() }
     }
 
-    /// A disk that hangs must not stop the tasks that send heartbeats and watch the disk.
+    /// A disk that hangs must not stop the tasks that send heartbeats and watch the disk: both share the workers.
     async fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let storage = self.storage.clone();
         let read = move || storage.read_log(from, to, max_bytes).map_err(io_error);
@@ -335,7 +335,13 @@ impl<S: Storage> RaftLogStorage<TypeConfig> for Log<S> {
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogIdOf<TypeConfig>>) -> io::Result<()> {
-        durable(|done| self.storage.truncate_after(last_log_id.map(|id| id.index), done)).await
+        let (storage, index) = (self.storage.clone(), last_log_id.map(|id| id.index));
+        // The store looks up the term of this entry. See `read`.
+        if S::BLOCKS && index.is_some_and(|index| !self.storage.is_in_memory(index)) {
+            return durable(|done| drop(tokio::task::spawn_blocking(move || storage.truncate_after(index, done))))
+                .await;
+        }
+        durable(|done| storage.truncate_after(index, done)).await
     }
 
     async fn purge(&mut self, upto: LogIdOf<TypeConfig>) -> io::Result<()> {

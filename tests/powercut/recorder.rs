@@ -58,6 +58,12 @@ pub enum Event {
     Acknowledged(usize),
 }
 
+impl Event {
+    pub fn written_bytes(&self) -> usize {
+        if let Event::Write { bytes, .. } = self { bytes.len() } else { 0 }
+    }
+}
+
 /// The failures of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {

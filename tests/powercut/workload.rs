@@ -58,6 +58,23 @@ pub fn record_flood(scratch: &Path) -> Recording {
     Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
 }
 
+/// Records entries of this size, each of which is durable before the next one.
+pub fn record_lone_entries(scratch: &Path, count: u64, bytes: usize) -> Recording {
+    let recorder = Arc::new(Recorder::new(scratch, []));
+    let storage = DiskStorage::open(scratch.join(DATA_DIR), identity()).unwrap_or_else(|error| panic!("{error}"));
+    let opened = recorder.events().len();
+    let mut run = Run::new(StdRng::seed_from_u64(1), storage, &recorder, View::default());
+    for index in 0..count {
+        let position = Position { term: 1, index };
+        run.submit(StoreOp::Append(vec![LogRecord { position, payload: Bytes::from(vec![7; bytes]) }]));
+        run.drain();
+    }
+    run.storage.close();
+    let (ops, committed_saves, events) = (run.ops, run.committed_saves, recorder.events());
+    let (base, before) = (Image::default(), View::default());
+    Recording { seed: 1, base, before, committed_before: None, ops, committed_saves, events, opened }
+}
+
 /// Records a truncation of many entries.
 pub fn record_truncation(scratch: &Path) -> Recording {
     let recorder = Arc::new(Recorder::new(scratch, []));
@@ -106,6 +123,29 @@ impl Recording {
         last(|event| matches!(event, Event::Submitted))..=last(|event| matches!(event, Event::Acknowledged(_)))
     }
 
+    /// The events that give a file of the log its name.
+    pub fn log_renames(&self) -> Vec<usize> {
+        let log = Path::new(DATA_DIR).join("log");
+        let is_name = |event: &Event| matches!(event, Event::Rename { to, .. } if to.starts_with(&log));
+        (0..self.events.len()).filter(|n| is_name(&self.events[*n])).collect()
+    }
+
+    /// The last write to each of sled's page tables, before its sync and its rename.
+    pub fn whole_page_tables(&self) -> Vec<usize> {
+        let written = |renamed: usize| {
+            let Event::Rename { from, .. } = &self.events[renamed] else { return None };
+            let is_table = from.extension().is_some_and(|extension| extension == "generating");
+            let created = |event: &Event| match event {
+                Event::Create { path, file } if is_table && path == from => Some(*file),
+                _ => None,
+            };
+            let table = self.events[..renamed].iter().rev().find_map(created)?;
+            let is_write = |event: &Event| matches!(event, Event::Write { file, .. } if *file == table);
+            self.events[..renamed].iter().rposition(is_write)
+        };
+        (0..self.events.len()).filter_map(written).collect()
+    }
+
     /// Whether the store overwrote a torn group while it opened. It always writes one sector.
     pub fn overwrites_a_torn_group(&self) -> bool {
         let sizes = 513..1 << 20;
@@ -115,8 +155,16 @@ impl Recording {
     }
 
     pub fn written_bytes(&self) -> usize {
-        let bytes = |event: &Event| if let Event::Write { bytes, .. } = event { bytes.len() } else { 0 };
-        self.events.iter().map(bytes).sum()
+        self.events.iter().map(Event::written_bytes).sum()
+    }
+
+    /// The syncs and the written bytes between the acknowledgements of the first and of the last operation.
+    pub fn cost_after_the_first(&self) -> (usize, usize) {
+        let is_end = |event: &Event| matches!(event, Event::Acknowledged(_));
+        let first = self.events.iter().position(is_end).expect("a run has operations");
+        let events = &self.events[first..*self.last_op().end()];
+        let syncs = events.iter().filter(|event| matches!(event, Event::SyncFile { .. } | Event::SyncDir(_))).count();
+        (syncs, events.iter().map(Event::written_bytes).sum())
     }
 
     /// Points behind writes of log groups that lie in several sectors, before their sync. A cut can tear these groups.

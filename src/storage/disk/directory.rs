@@ -15,7 +15,7 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::segment_files;
@@ -214,6 +214,12 @@ impl Directory {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The files whose cached pages this thread has dropped.
+    static DROPPED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Drops the cached pages of a file. After a failed sync, the kernel can hold pages that it marks as clean but that are
 /// not on the disk. The store treats all data that it reads at opening as durable, so the reads must reach the disk.
 pub(super) fn drop_cached_pages(path: &Path) -> Result<(), StorageError> {
@@ -227,6 +233,8 @@ pub(super) fn drop_cached_pages(path: &Path) -> Result<(), StorageError> {
     #[cfg(target_os = "linux")]
     rustix::fs::fadvise(&data, 0, None, rustix::fs::Advice::DontNeed)
         .map_err(|error| StorageError::io("drop the cached pages of", path, &error.into()))?;
+    #[cfg(test)]
+    DROPPED.with_borrow_mut(|dropped| dropped.push(path.to_owned()));
     Ok(())
 }
 
@@ -240,6 +248,8 @@ pub(super) fn drop_cached_pages(path: &Path) -> Result<(), StorageError> {
 ///
 /// This needs a file system whose `fsync` of a new file also makes its name durable, as on Linux.
 fn finish_page_table(path: &Path) -> Result<(), StorageError> {
+    // A killed process can leave a table that only the cache has.
+    drop_cached_pages(path)?;
     let bytes = fs::read(path).map_err(|error| StorageError::io("read", path, &error))?;
     // The table, its length (8 bytes), and its checksum (4 bytes).
     let is_whole = bytes.len() > 12 && is_checksum(&bytes[..bytes.len() - 12], &bytes[bytes.len() - 4..]);
@@ -265,15 +275,32 @@ fn is_checksum(bytes: &[u8], checksum: &[u8]) -> bool {
     crc32fast::hash(bytes).to_le_bytes() == checksum
 }
 
-/// Creates a directory with mode 0700 and its missing ancestors, and syncs the parent of each.
+/// Creates a directory with mode 0700 and its missing ancestors. Until it has a marker, syncs the names of all of them: an
+/// earlier start may have ended before that.
 fn create_durably(path: &Path) -> Result<(), StorageError> {
-    if path.is_dir() {
+    if path.join(MARKER).exists() {
         return Ok(());
     }
     let parent = path.parent().unwrap_or(Path::new("/"));
-    create_ancestors(parent)?;
-    DirBuilder::new().mode(0o700).create(path).map_err(|error| StorageError::io("create", path, &error))?;
-    sync(parent)
+    fs::create_dir_all(parent).map_err(|error| StorageError::io("create", parent, &error))?;
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(StorageError::io("create", path, &error)),
+        _ => sync_names(path),
+    }
+}
+
+/// Syncs the directories above `path` on its file system, up to one that this process cannot read and so has not created.
+fn sync_names(path: &Path) -> Result<(), StorageError> {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+    let own = device(path).map_err(|error| StorageError::io("read", path, &error))?;
+    for directory in path.ancestors().skip(1) {
+        match File::open(directory) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            _ if device(directory).is_ok_and(|device| device != own) => break,
+            _ => sync(directory)?,
+        }
+    }
+    Ok(())
 }
 
 fn check_empty(path: &Path) -> Result<(), StorageError> {
@@ -284,18 +311,6 @@ fn check_empty(path: &Path) -> Result<(), StorageError> {
         }
     }
     Ok(())
-}
-
-fn create_ancestors(path: &Path) -> Result<(), StorageError> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    create_ancestors(parent)?;
-    match fs::create_dir(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(StorageError::io("create", path, &error)),
-        _ => sync(parent),
-    }
 }
 
 pub(super) fn sync(path: &Path) -> Result<(), StorageError> {
@@ -324,7 +339,41 @@ pub(crate) fn parse_marker(text: &str) -> Option<(u32, Identity)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use bytes::Bytes;
+
     use super::*;
+    use crate::storage::{DiskStorage, LogRecord, Position, Storage};
+
+    /// After a failed sync, the kernel can show pages that are not on the disk.
+    #[test]
+    fn start_drops_cached_pages_of_the_log_and_the_data_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = || {
+            let identity = Identity { cluster: "test".to_string(), node: 1 };
+            DiskStorage::open(folder.path(), identity).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let storage = open();
+        // Each of them takes most of a segment.
+        for index in 0..3 {
+            let entry = LogRecord { position: Position { term: 1, index }, payload: Bytes::from(vec![7; 3 << 20]) };
+            let (done, durable) = mpsc::channel();
+            storage.append(vec![entry], Box::new(move |result| drop(done.send(result))));
+            durable.recv().expect("the store runs every callback").expect("durable");
+        }
+        storage.close();
+        let log = fs::read_dir(folder.path().join(LOG)).expect("readable");
+        let mut files: Vec<PathBuf> = log.map(|item| item.expect("readable").path()).collect();
+        assert!(files.len() >= 3, "control: a log of several segments: {files:?}");
+        files.push(folder.path().join(STORE).join("db"));
+        DROPPED.set(Vec::new());
+        let storage = open();
+        let dropped = DROPPED.take();
+        let trusted: Vec<&PathBuf> = files.iter().filter(|file| !dropped.contains(file)).collect();
+        assert!(trusted.is_empty(), "read from the cache: {trusted:?}");
+        storage.close();
+    }
 
     #[test]
     fn marker_text_reads_back() {

@@ -279,6 +279,19 @@ async fn lease_is_held_until_its_deadline_and_no_longer() {
     until("the manager has looked", || ended.is_cancelled() && stopping.is_cancelled()).await;
 }
 
+/// The cluster counts the lease as held until the end of its ttl, and the holder only until its own deadline.
+#[tokio::test]
+async fn check_is_false_after_the_holders_deadline() {
+    let link = Link::new();
+    let lease = link.lease();
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    assert_eq!(lease.check().await, Ok(true));
+    let ended = lease.ended();
+    link.cluster.clock().advance(USABLE);
+    assert_eq!(lease.check().await, Ok(false));
+    assert!(!ended.is_cancelled(), "the manager has not looked");
+}
+
 /// The next holder has the lease before the first one gets the answers to its renewal and to its hand-over.
 #[tokio::test]
 async fn answered_renewal_does_not_end_a_hand_overs_pause() {
@@ -395,6 +408,23 @@ async fn renewal_that_is_refused_by_a_hand_over_is_no_loss() {
         assert!(!lease.is_held());
         tokio::task::yield_now().await;
     }
+    link.withheld.send_replace(Withheld::default());
+    assert_eq!(handing_over.await.expect("no panic"), Ok(true));
+    assert_eq!((lease.state(), losses.load(Ordering::SeqCst)), (HoldState::Released { token }, 0));
+}
+
+/// The cluster has handed the lease over, and its answer is on the way.
+#[tokio::test]
+async fn check_during_a_hand_over_reports_no_loss() {
+    let link = Link::new();
+    let (lease, next) = (link.lease(), link.lease());
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    let losses = Arc::new(AtomicUsize::new(0));
+    let counted = losses.clone();
+    lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
+    link.withheld.send_replace(Withheld { renewal_requests: true, hand_overs: true, ..Withheld::default() });
+    let handing_over = link.hand_over_during_a_renewal(&lease, &next).await;
+    assert_eq!(lease.check().await, Ok(false));
     link.withheld.send_replace(Withheld::default());
     assert_eq!(handing_over.await.expect("no panic"), Ok(true));
     assert_eq!((lease.state(), losses.load(Ordering::SeqCst)), (HoldState::Released { token }, 0));

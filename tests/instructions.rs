@@ -8,9 +8,16 @@
 //! release.
 
 use std::process::Command;
+use std::sync::mpsc;
 
+use bytes::Bytes;
+use tempfile::TempDir;
+use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Acquire, Batch, Command as LeaseCommand, Machine, Stamp};
-use tenure::storage::codec;
+use tenure::node::{Answer, Forward, Request, Response};
+use tenure::storage::{DiskStorage, Identity, LogRecord, Position, Storage, codec};
+use tenure::testing::Cluster;
+use tenure::testing::inputs;
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -25,17 +32,53 @@ const COMMANDS: u64 = 16;
 struct Case {
     name: &'static str,
     run: fn(u64),
+    /// The functions whose instructions count, with those that they call. Without any, the whole process counts. Waiting
+    /// threads can spin, so a case with several threads needs them.
+    counted: &'static [&'static str],
     operations: u64,
     /// Instructions of one operation on x86-64: in the usual test build, and with the library that scripts/check-compiler
     /// optimizes.
     recorded: [u64; 2],
 }
 
-const CASES: [Case; 4] = [
-    Case { name: "apply an acquire and a release", run: apply, operations: 2_000, recorded: [74_500, 27_100] },
-    Case { name: "encode an entry of 16 commands", run: encode, operations: 500, recorded: [86_200, 30_100] },
-    Case { name: "decode an entry of 16 commands", run: decode, operations: 500, recorded: [242_100, 99_600] },
-    Case { name: "read a lease", run: read, operations: 5_000, recorded: [9_900, 4_100] },
+const CASES: [Case; 7] = [
+    Case {
+        name: "apply an acquire and a release",
+        run: apply,
+        counted: &[],
+        operations: 2_000,
+        recorded: [66_900, 27_100],
+    },
+    Case {
+        name: "encode an entry of 16 commands",
+        run: encode,
+        counted: &[],
+        operations: 500,
+        recorded: [62_600, 30_100],
+    },
+    Case {
+        name: "decode an entry of 16 commands",
+        run: decode,
+        counted: &[],
+        operations: 500,
+        recorded: [203_100, 99_600],
+    },
+    Case { name: "read a lease", run: read, counted: &[], operations: 5_000, recorded: [9_800, 4_100] },
+    Case {
+        name: "append a lone entry to the log",
+        run: append,
+        counted: &["instructions::append_entries", "*::Committer::run"],
+        operations: 500,
+        recorded: [29_400, 29_400],
+    },
+    Case { name: "read and route a request", run: route, counted: &[], operations: 300, recorded: [125_700, 125_700] },
+    Case {
+        name: "write an entry on three nodes",
+        run: write,
+        counted: &[],
+        operations: 100,
+        recorded: [1_515_000, 1_515_000],
+    },
 ];
 
 /// Allowed excess in percent. Another compiler or C library changes a count a little.
@@ -55,7 +98,7 @@ fn operations_take_no_more_instructions_than_recorded() {
     }
     let mut above = Vec::new();
     for (number, case) in CASES.iter().enumerate() {
-        let [few, many] = [1, 3].map(|times| count(number, times * case.operations));
+        let [few, many] = [1, 3].map(|times| count(number, case, times * case.operations));
         let counted = many.saturating_sub(few) / (2 * case.operations);
         let recorded = case.recorded[usize::from(cfg!(tenure_optimized))];
         println!("{counted:>8} instructions to {} (recorded: {recorded})", case.name);
@@ -66,17 +109,20 @@ fn operations_take_no_more_instructions_than_recorded() {
     assert!(above.is_empty(), "more instructions than recorded: {above:#?}");
 }
 
-/// Runs a case under valgrind, and returns the number of all its instructions.
-fn count(number: usize, operations: u64) -> u64 {
+/// Runs a case under valgrind, and returns the number of its counted instructions.
+fn count(number: usize, case: &Case, operations: u64) -> u64 {
     let program = std::env::current_exe().expect("the test binary has a path");
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]).arg(program);
-    let output = valgrind.args(["--exact", TEST]).env(CASE, format!("{number} {operations}")).output();
-    let output = output.expect("valgrind starts");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    if !case.counted.is_empty() {
+        valgrind.arg("--collect-atstart=no").args(case.counted.iter().map(|name| format!("--toggle-collect={name}")));
+    }
+    valgrind.arg(program).args(["--exact", TEST]).env(CASE, format!("{number} {operations}"));
+    let output = valgrind.output().expect("valgrind starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
-    let total = said.lines().find_map(|line| line.split_once("refs:")).expect("cachegrind prints the instructions").1;
-    total.trim().replace(',', "").parse().expect("a number")
+    let total = said.lines().find_map(|line| line.split_once("Collected :")).expect("the instructions").1;
+    total.trim().parse().expect("a number")
 }
 
 fn name(number: u64) -> LeaseName {
@@ -148,4 +194,51 @@ fn read(operations: u64) {
     for number in 0..operations {
         assert_eq!(machine.get(&name(number)).expect("held").held.len(), 1);
     }
+}
+
+/// The test waits for each entry. The thread of the store is counted, too.
+fn append(operations: u64) {
+    let dir = TempDir::new().expect("a folder");
+    let identity = Identity { cluster: "test".to_owned(), node: 1 };
+    let storage = DiskStorage::open(dir.path().join("1"), identity).expect("a new store opens");
+    append_entries(&storage, operations);
+    storage.close();
+}
+
+#[inline(never)]
+fn append_entries(storage: &DiskStorage, operations: u64) {
+    // As large as the entry of a lone acquire.
+    let payload = Bytes::from(vec![7; 464]);
+    for index in 0..operations {
+        let (tell, told) = mpsc::channel();
+        let record = LogRecord { position: Position { term: 1, index }, payload: payload.clone() };
+        storage.append(vec![record], Box::new(move |result| drop(tell.send(result))));
+        told.recv().expect("an answer").expect("the entry is durable");
+    }
+}
+
+/// A request through all routes to a node that has not started: it is read, checked and refused.
+fn route(operations: u64) {
+    let request = b"POST /v1/leases/jobs/acquire application/json\n{\"holder\":\"worker-1\",\"ttl_ms\":30000}";
+    let input = inputs::all().into_iter().find(|input| input.name == "http_request").expect("it exists");
+    for _ in 0..operations {
+        assert!((input.check)(request), "the only error is that the node has not started");
+    }
+}
+
+/// A request to the leader, until it is answered. Both followers are in the process, too. Their network and their disks
+/// are in memory.
+fn write(operations: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        for number in 0..operations {
+            let LeaseCommand::Acquire(claim) = acquire(number) else { unreachable!("it is an acquire") };
+            let written = cluster.node(leader).request(Request::Acquire(claim), Forward::Once).await;
+            assert!(matches!(written, Ok(Response { answer: Answer::Outcome(_), .. })), "{written:?}");
+        }
+        cluster.shutdown().await;
+    });
 }

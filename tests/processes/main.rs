@@ -33,6 +33,7 @@ mod auth;
 mod bodies;
 mod commands;
 mod compat;
+mod costs;
 mod crashes;
 mod dev;
 mod directories;

@@ -74,7 +74,21 @@ fn refuse_existing(path: &Path, replaces: bool) -> Result<(), BackupError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// A backup has the names and the metadata of all leases.
+    #[test]
+    fn only_its_owner_can_read_a_backup() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.backup");
+        let mut file = NewFile::create(&path, false).expect("no such file");
+        file.write_all(b"new").expect("writable");
+        file.finish(|_| Ok(())).expect("finished");
+        let mode = fs::metadata(&path).expect("it exists").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{mode:o}");
+    }
 
     #[test]
     fn file_that_appears_meanwhile_is_replaced_only_if_permitted() {

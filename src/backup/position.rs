@@ -150,6 +150,18 @@ mod tests {
         }
     }
 
+    /// The lost cluster can have granted higher tokens than the highest one that the operator knows.
+    #[test]
+    fn position_with_above_leaves_room_above_the_token() {
+        let backup = Position { term: 3, index: 1_000 };
+        let above = FencingToken { term: 4_000_000_000_000_000, index: 200_000_000_000_000 };
+        let clock = line(BACKUP_MS + 1).expect("in range");
+        assert!(above.term > clock.term && above.index > clock.index, "control: the token is above the line");
+        let position = restored(backup, BACKUP_MS, BACKUP_MS + 1, Some(above)).expect("above");
+        assert_eq!(position.index, above.index + 4_294_967_296);
+        assert_eq!(position.term, above.term + 1_048_576);
+    }
+
     #[test]
     fn index_above_48_bits_is_refused() {
         let backup = Position { term: 3, index: 1_000 };

@@ -102,3 +102,41 @@ impl From<anyhow::Error> for Failure {
         Failure::Other(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_code_shows_the_kind_of_a_failure() {
+        let why = || "why".to_owned();
+        let others = [
+            (Failure::OutputClosed, 0),
+            (Failure::Other(anyhow::anyhow!("why")), 1),
+            (Failure::Usage(why()), 2),
+            (Failure::Unknown(why()), 3),
+            (Failure::Unavailable(why()), 4),
+            (Failure::Removed(why()), 8),
+            (Failure::Unhealthy(why()), 9),
+        ];
+        let refused = [
+            (Code::Invalid, 2),
+            (Code::Held, 5),
+            (Code::LockDelay, 5),
+            (Code::WaitTimeout, 5),
+            (Code::WaitAbandoned, 5),
+            (Code::Lost, 6),
+            (Code::NotFound, 7),
+            (Code::Unauthenticated, 1),
+            (Code::Forbidden, 1),
+            (Code::NoSuchWaiter, 1),
+            (Code::MemberRefused, 1),
+            (Code::QueueFull, 1),
+            (Code::Other, 1),
+        ];
+        let refused = refused.map(|(code, expected)| (Failure::Refused(Box::new(Problem::new(code, why()))), expected));
+        for (failure, expected) in others.into_iter().chain(refused) {
+            assert_eq!(failure.exit_code(), expected, "{failure:?}");
+        }
+    }
+}

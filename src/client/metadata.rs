@@ -49,20 +49,25 @@ impl Lease {
 mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use super::*;
     use crate::api;
     use crate::client::operations::refused;
-    use crate::client::{Coordinator, Events, ManagerOptions, ResponseFuture, Wait};
+    use crate::client::{Coordinator, Events, LeaseOptions, ManagerOptions, ResponseFuture, Wait};
     use crate::testing::FakeCluster;
     use crate::types::{HolderId, LeaseName};
 
-    /// A coordinator that refuses the next updates with these codes and counts the updates.
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A coordinator that refuses the next updates with these codes and counts the updates. The answers to the others are
+    /// late.
     #[derive(Clone)]
     struct Refusing {
         cluster: FakeCluster,
         codes: Arc<Mutex<VecDeque<Code>>>,
         updates: Arc<Mutex<usize>>,
+        delay: Duration,
     }
 
     impl Coordinator for Refusing {
@@ -106,7 +111,11 @@ mod tests {
             *self.updates.lock().expect("not poisoned") += 1;
             match self.codes.lock().expect("not poisoned").pop_front() {
                 Some(code) => Box::pin(async move { Err(refused(code, "refused by the test")) }),
-                None => self.cluster.update_metadata(name, update, budget),
+                None => Box::pin(async move {
+                    let answer = self.cluster.update_metadata(name, update, budget).await;
+                    self.cluster.clock().advance(self.delay);
+                    answer
+                }),
             }
         }
 
@@ -130,11 +139,15 @@ mod tests {
 
     /// The result of an update that the cluster refuses with these codes in turn, and the number of requests.
     async fn update(codes: &[Code]) -> (Result<bool, Option<Code>>, usize) {
+        update_with_delay(codes, Duration::ZERO).await
+    }
+
+    async fn update_with_delay(codes: &[Code], delay: Duration) -> (Result<bool, Option<Code>>, usize) {
         let cluster = FakeCluster::new();
         let codes = Arc::new(Mutex::new(codes.iter().copied().collect()));
-        let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default() };
-        let lease =
-            cluster.manager_through(coordinator.clone(), ManagerOptions::new()).lease("job").expect("a valid name");
+        let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default(), delay };
+        let manager = cluster.manager_through(coordinator.clone(), ManagerOptions::new());
+        let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
         lease.acquire(Wait::No).await.expect("the lease is free");
         let metadata =
             Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("the metadata is within its limit");
@@ -142,7 +155,7 @@ mod tests {
             CallError::Refused(problem) => Some(problem.code),
             _ => None,
         });
-        assert!(lease.is_held());
+        assert_eq!(lease.is_held(), delay < TTL);
         let updates = *coordinator.updates.lock().expect("not poisoned");
         (updated, updates)
     }
@@ -158,5 +171,13 @@ mod tests {
     async fn other_metadata_refusals_are_not_retried() {
         assert_eq!(update(&[Code::LeaseFull]).await, (Err(Some(Code::LeaseFull)), 1));
         assert_eq!(update(&[Code::Lost]).await, (Ok(false), 1));
+    }
+
+    /// The cluster applies each update. The caller must not take the metadata for those of a lease that it holds.
+    #[tokio::test]
+    async fn update_that_is_answered_after_the_deadline_is_false() {
+        for (delay, is_held) in [(TTL / 2, true), (TTL, false)] {
+            assert_eq!(update_with_delay(&[], delay).await, (Ok(is_held), 1), "{delay:?}");
+        }
     }
 }

@@ -237,10 +237,10 @@ mod tests {
     fn late_refusal_resolves_a_renewal_but_not_a_claim() {
         let held = || Box::new(Problem::new(Code::Held, "held"));
         let ambiguous = || Some("the connection broke".to_owned());
-        assert!(matches!(
-            refusal_error(RetryPolicy::Claim, ambiguous(), held()),
-            CallError::Unknown { last: Some(_), .. }
-        ));
+        for policy in [RetryPolicy::Claim, RetryPolicy::Release] {
+            let error = refusal_error(policy, ambiguous(), held());
+            assert!(matches!(&error, CallError::Unknown { last: Some(_), .. }), "{policy:?}: {error:?}");
+        }
         assert!(matches!(refusal_error(RetryPolicy::Claim, None, held()), CallError::Refused(_)));
         assert!(matches!(refusal_error(RetryPolicy::Renewal, ambiguous(), held()), CallError::Refused(_)));
     }

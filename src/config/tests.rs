@@ -1,4 +1,5 @@
 use super::*;
+use crate::tls::{ClientCertificates, TlsMode, TlsVersion};
 
 const THREE: &str = include_str!("../../cluster.toml");
 
@@ -445,6 +446,18 @@ fn tls_on_all_connections_allows_other_addresses() {
             assert_eq!(problems.len(), 2, "{problems:?}");
         }
     }
+}
+
+#[test]
+fn tls_settings_are_those_of_the_file() {
+    let parse = |rest: &str| {
+        let config = Config::parse(&format!("allow_insecure_network = true{TLS}{rest}"), Path::new("/etc"));
+        config.expect("valid").tls.expect("the file has a section")
+    };
+    let files = TlsSettings::new("/etc/ca.pem", "/etc/node-{node}.pem", "/keys/node-{node}.key");
+    assert_eq!(parse(""), files);
+    let others = files.mode(TlsMode::Prefer).client_cert(ClientCertificates::Require).min_version(TlsVersion::V1_2);
+    assert_eq!(parse("mode = \"prefer\"\nclient_cert = \"require\"\nmin_version = \"1.2\""), others);
 }
 
 #[test]

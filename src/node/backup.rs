@@ -441,6 +441,53 @@ mod tests {
         (cluster, leader)
     }
 
+    /// A failing disk can change a byte that the node has written.
+    #[tokio::test]
+    async fn backup_with_a_changed_byte_gets_no_name() {
+        let (cluster, leader) = filled().await;
+        let view = cluster.node(leader).backup_view(Consistency::Leader).await.expect("it leads");
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut writes = 0;
+        let damage = || -> io::Result<()> {
+            writes += 1;
+            if writes == 2 {
+                let partial = std::fs::read_dir(dir.path())?.next().expect("the temporary file")?.path();
+                let mut bytes = std::fs::read(&partial)?;
+                *bytes.last_mut().expect("the first write") ^= 1;
+                std::fs::write(partial, bytes)?;
+            }
+            Ok(())
+        };
+        let written = write(&dir.path().join("a.backup"), &view, damage);
+        assert!(matches!(written, Err(BackupError::Damaged { .. })), "{written:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "no file stays");
+    }
+
+    /// A file has the place of the folder, and is then removed.
+    #[tokio::test(start_paused = true)]
+    async fn failed_backup_is_tried_again_in_the_same_interval() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        let inner = cluster.node(cluster.leader().await).inner.clone();
+        while inner.requests.clock.leader_term().is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let data = tempfile::tempdir().expect("a folder");
+        let dir = data.path().join("backups");
+        std::fs::write(&dir, "no folder").expect("writable");
+        let schedule = BackupSchedule { dir: dir.clone(), every_ms: 100_000, keep: 2 };
+        let folder = Folder::new(&schedule, &inner.settings.cluster);
+        let began = Instant::now();
+        let backups = tokio::spawn(inner.back_up(schedule, data.path().to_owned()));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        std::fs::remove_file(&dir).expect("the first attempt has failed");
+        while folder.newest_ms(u64::MAX / 2).ok().flatten().is_none() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+        let waited = began.elapsed();
+        assert!((Duration::from_secs(10)..Duration::from_secs(15)).contains(&waited), "{waited:?}");
+        backups.abort();
+    }
+
     async fn save(node: &TestNode, mut backup: BackupStream) -> BackupInfo {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let mut bytes = Vec::new();

@@ -102,3 +102,32 @@ impl Quorum {
         self.age().is_some_and(|age| age >= self.alone)
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::config::LeaseSettings;
+    use crate::testing::Cluster;
+
+    /// With a drift of 20 %, the fastest clock of another node passes the leadership lease in 83 % of its length.
+    #[tokio::test(start_paused = true)]
+    async fn local_reads_end_before_the_lease_on_a_fast_clock() {
+        let timings = RaftTimings { drift_permille: 200, ..RaftTimings::lan() };
+        let cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let raft = cluster.node(leader).raft();
+        while !raft.may_read_locally() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        cluster.board.isolate(leader, cluster.ids());
+        let may_read_after = async |percent: u32| {
+            while raft.quorum.age().expect("it had a majority") < timings.leadership_lease() * percent / 100 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            raft.may_read_locally()
+        };
+        assert!(may_read_after(60).await, "control: the others still have their leases");
+        assert!(!may_read_after(83).await, "another node may lead");
+        cluster.shutdown().await;
+    }
+}

@@ -74,3 +74,27 @@ async fn follower_survives_a_stall_below_30_s() {
     let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
     survives_a_stall(&cluster, follower).await;
 }
+
+/// The last answer of a crashed member says nothing about its disk now.
+#[tokio::test(start_paused = true)]
+async fn disk_of_a_crashed_member_is_unknown() {
+    let mut cluster = start().await;
+    let leader = cluster.leader().await;
+    let crashed = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let all_work = BTreeSet::from([disks_with(&cluster, crashed, DiskState::Ok)]);
+    let known = async {
+        while disks(&cluster).await != all_work {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), known).await.expect("a node asks the others each second");
+    cluster.crash(crashed).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for id in cluster.ids().filter(|id| *id != crashed) {
+        for member in cluster.node(id).status().await.members {
+            let expected = (member.id != crashed).then_some(DiskState::Ok);
+            assert_eq!(member.disk, expected, "node {} as node {id} shows it", member.id);
+        }
+    }
+    cluster.shutdown().await;
+}

@@ -98,6 +98,28 @@ async fn each_node_remembers_the_leaders_since_its_start() {
     cluster.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn node_remembers_the_last_32_leaders() {
+    let cluster = start().await;
+    for _ in 0..40 {
+        let leader = cluster.leader().await;
+        let next = cluster.ids().find(|id| *id != leader).expect("three nodes");
+        // The next leader needs the first entry of this term.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        cluster.node(leader).transfer_leadership_to(next).await.expect("another node leads");
+    }
+    let leader = cluster.leader().await;
+    // The nodes record the last leader.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for id in cluster.ids() {
+        let status = cluster.node(id).status().await;
+        assert_eq!(status.leader_changes.len(), 32, "at node {id}: {status:?}");
+        let last = status.leader_changes.last().expect("it has 32");
+        assert_eq!((last.leader, last.term), (leader, status.term), "at node {id}: {status:?}");
+    }
+    cluster.shutdown().await;
+}
+
 /// The follower lacks an entry, so it cannot win the election.
 #[tokio::test(start_paused = true)]
 async fn leader_that_is_elected_again_is_a_change() {

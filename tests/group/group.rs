@@ -12,7 +12,11 @@ use tenure::types::{HolderId, LeaseName, Metadata};
 use crate::cluster::{Cluster, LONG_TTL, NEVER, TTL, soon, until};
 use crate::steady::{steady, strict};
 
-strict!(group_has_at_most_1000_members, late_answer_does_not_bring_back_a_member);
+strict!(
+    group_has_at_most_1000_members,
+    late_answer_does_not_bring_back_a_member,
+    age_of_a_list_counts_from_the_start_of_its_read,
+);
 steady!(
     joins_and_leaves_are_seen_at_once,
     crashed_member_disappears_after_its_ttl,
@@ -137,6 +141,30 @@ async fn late_answer_does_not_bring_back_a_member() {
     let (earlier, ()) = soon(async { tokio::join!(group.refresh(), later) }).await;
     earlier.expect("the cluster answered");
     assert_eq!(ids(&group), ["a"], "the late answer of the earlier read replaced the list");
+    group.close().await;
+}
+
+async fn age_of_a_list_counts_from_the_start_of_its_read() {
+    let cluster = Cluster::start().await;
+    let (manager, faults) = cluster.patient("watcher");
+    let group = Group::watch(&manager, "workers", NEVER).await.expect("the cluster answers");
+    let _a = join(&cluster.manager("a"), options("a")).await;
+    until("the group sees the member", || ids(&group) == ["a"]).await;
+    // From now on, only the test reads.
+    faults.stream_failed.store(true, Ordering::SeqCst);
+    let mut read = faults.withhold_next_read();
+    let later = async {
+        read.answered().await;
+        let answered = Instant::now();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        read.release();
+        answered
+    };
+    let (refreshed, answered) = soon(async { tokio::join!(group.refresh(), later) }).await;
+    refreshed.expect("the cluster answered");
+    let since_answer = answered.elapsed();
+    let age = group.snapshot().age;
+    assert!(age >= since_answer, "the cluster answered {since_answer:?} ago, and the age of the list is {age:?}");
     group.close().await;
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure::access::AccessName;
-use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release};
+use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, STALE_HEADER};
 use tenure::client::{CallError, Coordinator, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
 use tenure::token::FencingToken;
-use tenure::types::{HolderId, LeaseName};
+use tenure::types::{Consistency, HolderId, LeaseName, MemberChange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -38,6 +38,11 @@ strict!(
     broken_watch_resumes_after_the_last_event,
     handover_with_a_lost_answer_is_not_retried,
     revoke_with_a_lost_answer_is_not_retried,
+    member_change_with_a_lost_answer_is_not_retried,
+    new_token_with_a_lost_answer_is_not_retried,
+    release_refused_after_a_lost_answer_is_unknown,
+    unreadable_answer_leaves_the_outcome_unknown,
+    stale_read_without_an_age_has_an_unknown_age,
 );
 
 pub const TOKEN: FencingToken = FencingToken::new(1, 5);
@@ -244,6 +249,35 @@ async fn claim_refused_after_a_lost_answer_stays_unknown() {
     assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Held), "{error:?}");
 }
 
+async fn release_refused_after_a_lost_answer_is_unknown() {
+    let node = ScriptedNode::start(vec![String::new(), problem(Code::Forbidden)]).await;
+    let release = Release::new(holder(), TOKEN);
+    let error = remote(&[&node.address]).release(&name(), &release).await.expect_err("the retry is refused");
+    assert!(matches!(&error, CallError::Unknown { last: Some(last), .. } if last.code == Code::Forbidden), "{error:?}");
+    assert_eq!(node.request_count(), 2);
+}
+
+/// The node has carried out the request, because its status says so.
+async fn unreadable_answer_leaves_the_outcome_unknown() {
+    let node = ScriptedNode::start(vec![answer(200, json!("not a lease"))]).await;
+    let remote = remote(&[&node.address]);
+    let acquired = remote.acquire(&name(), &Acquire::new(holder())).await;
+    assert!(matches!(acquired, Err(CallError::Unknown { .. })), "{acquired:?}");
+    let released = remote.release(&name(), &Release::new(holder(), TOKEN)).await;
+    assert!(matches!(released, Err(CallError::Unknown { .. })), "{released:?}");
+}
+
+/// A node that has not caught up since its start does not know the age of its state.
+async fn stale_read_without_an_age_has_an_unknown_age() {
+    let aged = lease().replacen("\r\n\r\n", &format!("\r\n{STALE_HEADER}: 70\r\n\r\n"), 1);
+    let node = ScriptedNode::start(vec![aged, lease()]).await;
+    let remote = remote(&[&node.address]).with_consistency(Consistency::Stale);
+    for expected in [Some(Duration::from_millis(70)), None] {
+        remote.get(&name()).await.expect("the node answers");
+        assert_eq!(remote.stale_age(), expected);
+    }
+}
+
 /// A frame of an event stream.
 fn event(index: u64) -> String {
     let token = FencingToken::new(1, index);
@@ -317,6 +351,43 @@ async fn revoke_with_a_lost_answer_is_not_retried() {
         let (first, second) =
             (ScriptedNode::start(vec![lost, revoked()]).await, ScriptedNode::start(vec![revoked()]).await);
         let ended = remote(&[&first.address, &second.address]).revoke(&name(), "a test").await;
+        assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+        assert_eq!((first.request_count(), second.request_count()), (1, 0));
+    }
+}
+
+/// Another node would carry out the change a second time, or refuse it because it is done.
+async fn member_change_with_a_lost_answer_is_not_retried() {
+    let (http, peer) = ("127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned());
+    let changes = [
+        MemberChange::Add { id: 4, http: http.clone(), peer: peer.clone() },
+        MemberChange::Promote { id: 4 },
+        MemberChange::Remove { id: 3, force: false },
+        MemberChange::Replace { old: 3, new: 4 },
+        MemberChange::Update { id: 3, http, peer },
+    ];
+    // Without a change, the client transfers the leadership.
+    for change in changes.into_iter().map(Some).chain([None]) {
+        let first = ScriptedNode::start(vec![String::new(), problem(Code::MemberRefused)]).await;
+        let second = ScriptedNode::start(vec![problem(Code::MemberRefused)]).await;
+        let remote = remote(&[&first.address, &second.address]);
+        let ended = match &change {
+            Some(change) => remote.change_members(change).await.map(drop),
+            None => remote.transfer_leadership(None).await.map(drop),
+        };
+        assert!(matches!(ended, Err(CallError::Unknown { last: None, .. })), "{change:?}: {ended:?}");
+        assert_eq!((first.request_count(), second.request_count()), (1, 0), "{change:?}");
+    }
+}
+
+/// The principal would have another token, whose secret no client knows.
+async fn new_token_with_a_lost_answer_is_not_retried() {
+    let principal = AccessName::new("ci").expect("valid");
+    let created = || answer(200, json!({ "id": "0123456789abcdef", "principal": "ci", "token": "tenure_secret" }));
+    for lost in [String::new(), problem(Code::OutcomeUnknown)] {
+        let (first, second) =
+            (ScriptedNode::start(vec![lost, created()]).await, ScriptedNode::start(vec![created()]).await);
+        let ended = remote(&[&first.address, &second.address]).create_token(&principal, None).await;
         assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
         assert_eq!((first.request_count(), second.request_count()), (1, 0));
     }

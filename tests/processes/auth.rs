@@ -190,6 +190,11 @@ async fn access_control_is_set_up_with_a_few_commands() {
     for line in [
         "lease acquire other --holder a --ttl 60s",
         "lease get other",
+        "lease get other --consistency stale",
+        "lease history other",
+        "lease history other --consistency stale",
+        "lease queue other",
+        "lease explain other",
         "lease list",
         "lease list job",
         "lease revoke jobs/a",

@@ -1,5 +1,7 @@
 //! Tests the output and the exit codes of the client commands against a running cluster.
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,8 @@ strict!(
     watch_shows_the_position_that_after_takes,
     stale_read_works_without_a_majority,
     survivor_reports_the_loss_of_the_quorum,
+    lock_delay_of_a_command_refuses_the_next_holder,
+    command_ignores_the_proxy_of_its_environment,
 );
 
 /// A command that has exited.
@@ -47,7 +51,7 @@ impl CommandOutput {
 
     pub fn refused(&self, code: &str) {
         let exit_code = match code {
-            "held" | "wait_timeout" => 5,
+            "held" | "lock_delay" | "wait_timeout" | "wait_abandoned" => 5,
             "lost" => 6,
             "not_found" => 7,
             _ => 1,
@@ -134,6 +138,14 @@ async fn commands_acquire_renew_show_and_release_a_lease() {
     let history = json(&cluster, "lease history jobs").await;
     let events: Vec<_> = history["transitions"].as_array().into_iter().flatten().map(|event| &event["event"]).collect();
     assert_eq!(events, ["granted", "released"], "{history}");
+}
+
+async fn lock_delay_of_a_command_refuses_the_next_holder() {
+    let cluster = Cluster::start(calm::SETTINGS).await;
+    let held = json(&cluster, "lease acquire delayed --holder a --ttl 60s --lock-delay 60s").await;
+    assert_eq!(held["lock_delay_ms"], 60_000, "{held}");
+    assert_eq!(json(&cluster, "lease revoke delayed").await["revoked"], 1);
+    run(&cluster, "lease acquire delayed --holder b --ttl 60s").await.refused("lock_delay");
 }
 
 async fn commands_hand_over_revoke_and_watch() {
@@ -324,6 +336,22 @@ async fn token_file_overrides_the_token_of_the_environment() {
         let output = run_alone(folder.path(), &format!("{nowhere}{option}"), &environment).await;
         assert_eq!(output.code, Some(code), "{environment:?}{option}: {output:?}");
     }
+}
+
+/// The command finds no cluster. It must not send the request to the proxy instead.
+async fn command_ignores_the_proxy_of_its_environment() {
+    let folder = TempDir::new().expect("a folder");
+    let proxy = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    proxy.set_nonblocking(true).expect("a socket can be non-blocking");
+    let url = format!("http://{}", proxy.local_addr().expect("the listener is bound"));
+    // An empty list of exceptions hides the list of the environment of this test.
+    let environment = [("HTTP_PROXY", url.as_str()), ("ALL_PROXY", url.as_str()), ("NO_PROXY", "")];
+    let nowhere = format!("lease get jobs --timeout 300ms --endpoints 127.0.0.1:{}", port::free());
+    let unavailable = run_alone(folder.path(), &nowhere, &environment).await;
+    assert_eq!(unavailable.code, Some(4), "{unavailable:?}");
+    let connected = proxy.accept().map(drop);
+    let is_unused = matches!(&connected, Err(error) if error.kind() == ErrorKind::WouldBlock);
+    assert!(is_unused, "the command connected to the proxy: {connected:?}");
 }
 
 async fn watch_without_a_cluster_tries_again() {

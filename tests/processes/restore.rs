@@ -103,8 +103,8 @@ async fn lost_cluster_serves_again_from_a_backup() {
 
 /// Two disks are lost, and there is no backup: save, restore, and three starts.
 async fn survivor_of_a_lost_majority_gives_the_backup() {
-    let mut cluster = Cluster::start("").await;
-    let mut highest = 0;
+    let mut cluster = Cluster::start("[http]\ncompat_leases = true\n").await;
+    let mut highest = cluster.client.acquire("compat%2Fjob", "old", 600_000).await;
     for number in 0..20 {
         highest = cluster.client.acquire(&format!("jobs-{number}"), "old", 600_000).await.max(highest);
     }
@@ -124,7 +124,7 @@ async fn survivor_of_a_lost_majority_gives_the_backup() {
 
     let saved = done(&cluster, &["snapshot", "save", "left.backup", "--consistency", "stale", "-o", "json"]).await;
     let saved: Value = serde_json::from_str(&saved).expect("JSON");
-    assert_eq!((&saved["node"], &saved["held"]), (&survivor.into(), &20.into()), "{saved}");
+    assert_eq!((&saved["node"], &saved["held"]), (&survivor.into(), &21.into()), "{saved}");
     let config = new_config(&cluster);
     cluster.kill(survivor);
     let restore = ["snapshot", "restore", "left.backup", "--config", "new.toml", "--node", "1", "--holders-stopped"];
@@ -140,6 +140,8 @@ async fn survivor_of_a_lost_majority_gives_the_backup() {
         let granted = cluster.client.acquire(&format!("jobs-{number}"), "new", 600_000).await;
         assert!(granted > highest, "{granted} after {highest}");
     }
+    let released = cluster.client.done(0, &Call::get("/api/leases/released")).await;
+    assert_eq!((released.as_array().map(Vec::len), &released[0]["resource"]), (Some(1), &"job".into()), "{released}");
     cluster.leader().await;
     for id in NODES {
         cluster.caught_up(id).await;

@@ -6,7 +6,7 @@ use crate::lease::{
     Acquire, Batch, Command, Limits, MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES, Outcome, Refusal, Stamp,
     WaiterId,
 };
-use crate::types::{HolderId, MAX_METADATA_BYTES, Metadata, Ttl};
+use crate::types::{AccessName, HolderId, MAX_METADATA_BYTES, Metadata, Ttl};
 
 fn holder(number: u64) -> HolderId {
     HolderId::new(format!("holder-{number:06}")).expect("a valid holder")
@@ -123,6 +123,20 @@ fn retained_bytes_follow_each_change() {
     step(Command::Revoke { name: name(), reason: String::new() });
     let counts = step(Command::SetLimits(Limits { ended_keep: 0, ..Limits::INITIAL })).2;
     assert_eq!((counts.held, counts.waiting, counts.ended), (0, 0, 0));
+}
+
+/// The owners of this name take three stored records.
+#[test]
+fn owners_of_2_000_holders_come_back() {
+    let mut machine = Machine::new();
+    for number in 0..2_000 {
+        let owner = AccessName::new(format!("principal-{}", number % 3)).expect("a valid name");
+        let outcome = apply(&mut machine, claim(number, 1, None).owned_by(owner));
+        assert!(matches!(outcome, Outcome::Held { fresh: true, .. }), "{outcome:?}");
+    }
+    let parts = machine.records().filter(|record| matches!(record, StoredRecord::Owners(_))).count();
+    assert_eq!(parts, 3, "stored records of owners");
+    assert_comes_back(&machine);
 }
 
 #[test]

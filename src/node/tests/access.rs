@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::access::{AccessChange, AccessName, AccessToken, Denied, PrefixRight, Right, TokenHash};
-use crate::lease::Renewal;
+use crate::lease::{ListFilter, Renewal};
 use crate::node::Response;
 use crate::node::request::call::NodeCall;
 
@@ -74,6 +74,44 @@ async fn leader_refuses_what_a_follower_lets_through() {
     cluster.shutdown().await;
 }
 
+/// A stale read is checked by the node that answers it, and each other read by the leader.
+#[tokio::test(start_paused = true)]
+async fn each_read_needs_a_right_on_its_names() {
+    let (cluster, leader, [follower, _]) = start_guarded().await;
+    let permissions = [PrefixRight { right: Right::Hold, prefix: "job".to_owned() }].into();
+    change(cluster.node(leader), AccessChange::SetRole { role: name("worker"), permissions }).await.expect("made");
+    tokio::time::sleep(HEARTBEAT).await;
+    let queries = |text: &str| {
+        let name = || LeaseName::new(text).expect("valid");
+        let filter = ListFilter { prefix: text.to_owned(), ..ListFilter::default() };
+        [
+            Query::Lease(name()),
+            Query::History(name()),
+            Query::Queue(name()),
+            Query::Explain { name: name(), holder: None },
+            Query::List { filter, after: None, limit: 1 },
+        ]
+    };
+    for id in [leader, follower] {
+        for consistency in [Consistency::Leader, Consistency::Linearizable, Consistency::Stale] {
+            let read = async |query: &Query| {
+                let request = Request::Read { query: query.clone(), consistency };
+                cluster.node(id).request_of(&Caller::Token(hash(1)), request, Forward::Once).await
+            };
+            for query in queries("job") {
+                let allowed = read(&query).await;
+                assert!(allowed.is_ok(), "node {id}, {consistency:?}, {query:?}: {allowed:?}");
+            }
+            for query in queries("other") {
+                let denied = read(&query).await;
+                let is_forbidden = matches!(denied, Err(RequestError::Denied(Denied::Forbidden(_))));
+                assert!(is_forbidden, "node {id}, {consistency:?}, {query:?}: {denied:?}");
+            }
+        }
+    }
+    cluster.shutdown().await;
+}
+
 /// Its state may be old: another leader may have added the token.
 #[tokio::test(start_paused = true)]
 async fn isolated_leader_refuses_no_change_from_memory() {
@@ -84,6 +122,19 @@ async fn isolated_leader_refuses_no_change_from_memory() {
     cluster.board.isolate(leader, cluster.ids());
     let answered = change(cluster.node(leader), unknown()).await;
     assert!(!matches!(answered, Ok(_) | Err(RequestError::Denied(_))), "{answered:?}");
+    cluster.shutdown().await;
+}
+
+/// Its state may be old: another leader may have changed the rights.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_shows_no_access_from_memory() {
+    let (cluster, leader, _) = start_guarded().await;
+    let shown = async || cluster.node(leader).request_of(&Caller::Program, Request::Access, Forward::Once).await;
+    let with_majority = shown().await;
+    assert!(with_majority.is_ok(), "control: a leader with a majority: {with_majority:?}");
+    cluster.board.isolate(leader, cluster.ids());
+    let isolated = shown().await;
+    assert!(isolated.is_err(), "{isolated:?}");
     cluster.shutdown().await;
 }
 
@@ -253,4 +304,50 @@ async fn program_keeps_all_rights_while_access_control_turns_on() {
     tokio::time::sleep(TTL).await;
     assert!(held.is_held(), "it was renewed");
     cluster.shutdown().await;
+}
+
+/// The token is valid when the request arrives. Its removal is committed, and the leader applies it during the request.
+#[tokio::test]
+async fn backup_is_refused_after_the_removal_of_its_token() {
+    let data = tempfile::tempdir().expect("a folder");
+    let (node, url) = served(data.path(), LeaseSettings::default()).await;
+    let change = |wanted| {
+        let node = node.clone();
+        async move { node.request_of(&Caller::Program, Request::ChangeAccess(wanted), Forward::Once).await }
+    };
+    let permissions = [PrefixRight { right: Right::Admin, prefix: String::new() }].into();
+    for wanted in [
+        AccessChange::SetRole { role: name("admin"), permissions },
+        AccessChange::SetPrincipal { principal: name("anna"), roles: [name("admin")].into() },
+        AccessChange::AddToken { principal: name("anna"), hash: hash(1), created_wall_ms: 0 },
+        AccessChange::Enable(true),
+    ] {
+        change(wanted).await.expect("made");
+    }
+    let raft = node.raft().raft();
+    let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+    let stall = raft.external_state_machine_request(move |_| Box::pin(async move { _ = resumed.await }));
+    stall.await.expect("Raft runs");
+    let committed = async || {
+        let index = raft.with_raft_state(|state| state.local_committed().map(|at| at.index));
+        index.await.expect("Raft runs")
+    };
+    let before = committed().await;
+    let removal = tokio::spawn(change(AccessChange::RemoveToken(hash(1).id())));
+    while committed().await == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // A node writes two backups at a time. So the download has passed the first check when no permit is left.
+    let _other = node.backup_view(Consistency::Stale).await.expect("no other backup");
+    let request = plain_http::client().get(format!("{url}/v1/cluster/snapshot"));
+    let download = tokio::spawn(request.bearer_auth(AccessToken::from_secret([1; 32]).expose()).send());
+    while node.backup_view(Consistency::Stale).await.is_ok() {
+        assert!(!download.is_finished(), "the download waits for the state");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    resume.send(()).expect("the state machine waits");
+    removal.await.expect("no panic").expect("made");
+    let answer = download.await.expect("no panic").expect("an answer");
+    assert_eq!(answer.status(), 401, "the token is removed");
+    node.shutdown().await;
 }

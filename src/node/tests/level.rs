@@ -74,6 +74,26 @@ async fn level_rises_when_the_last_member_is_upgraded() {
     cluster.shutdown().await;
 }
 
+/// Only the restarted node has the recorder. It supports the newest level.
+#[cfg(feature = "cli")]
+#[tokio::test(start_paused = true)]
+async fn level_gauge_shows_the_level_of_the_cluster() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let mut cluster = start_mixed(&[3]).await;
+    cluster.crash(1).await;
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    cluster.restart(1).await;
+    cluster.leader().await;
+    // A node updates its gauges each second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST, "node 3 is not upgraded");
+    let text = render.render();
+    let level = text.lines().find_map(|line| line.strip_prefix("tenure_feature_level "));
+    assert_eq!(level, Some("1"), "{text}");
+    cluster.shutdown().await;
+}
+
 /// A member that does not answer may be of an older release.
 #[tokio::test(start_paused = true)]
 async fn silent_member_holds_the_level() {

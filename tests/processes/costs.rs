@@ -20,7 +20,7 @@ const TTL_MS: u64 = 600_000;
 
 /// Of all nodes, for each write. A higher count means that a write became more expensive: find out why, or record the new
 /// count together with the reason in the commit.
-const MAX_SLEEPS: f64 = 15.0;
+const MAX_SLEEPS: f64 = 24.0;
 const MAX_BYTES: f64 = 130.0;
 
 #[derive(Clone, Copy)]

@@ -6,7 +6,10 @@ mod queue;
 mod trace;
 
 use std::convert::Infallible;
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 use crate::http::RenderMetrics;
 use crate::storage::disk::directory;
 use crate::types::NodeId;
-use queue::{LogFlush, LogQueue};
+use queue::{LogFlush, LogQueue, report_panics};
 #[cfg(feature = "otlp")]
 pub use trace::Traces;
 
@@ -46,17 +49,39 @@ pub enum LogFormat {
 }
 
 /// The process's logs. A drop waits up to 1 s for the last lines.
-pub struct Logs(LogFlush);
+pub struct Logs {
+    queue: LogQueue,
+    flush: LogFlush,
+}
 
-/// Installs a subscriber that writes the process's logs to stderr, from a thread of its own. A line that cannot be written
-/// is lost, also if stderr blocks and 10,000 lines wait.
+impl Logs {
+    /// Writes a line to stderr, after the lines before it. Does not wait for stderr.
+    pub fn print(&self, line: impl Display) {
+        // The queue accepts each write.
+        let _ = self.queue.clone().write(format!("{line}\n").as_bytes());
+    }
+
+    /// Waits until all lines are written, at most 1 s.
+    pub fn flush(&self) {
+        self.flush.wait();
+    }
+}
+
+/// Installs a subscriber that writes the process's logs to stderr, from a thread of its own, and a hook that writes panics
+/// there. A line that cannot be written
+/// is lost, also if stderr blocks and 10,000 lines or 4 MiB wait.
 ///
 /// # Errors
 ///
-/// The filter is invalid, the process already has a subscriber, or there is no thread left.
+/// The filter is invalid, the process already has a subscriber, or there is no thread or file descriptor left.
 pub fn log(filter: &str, format: LogFormat) -> Result<Logs, LogError> {
     let filter = with_audit(filter)?;
-    let (queue, flush) = LogQueue::start(std::io::stderr()).map_err(|error| LogError(error.to_string()))?;
+    // Not `std::io::stderr`: a write that blocks would hold its lock.
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned().map(File::from);
+    let started = stderr.and_then(LogQueue::start);
+    let (queue, flush) = started.map_err(|error| LogError(error.to_string()))?;
+    let logs = Logs { queue: queue.clone(), flush };
+    report_panics(queue.clone());
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || queue.clone()).with_ansi(colours());
     let installed = match format {
@@ -64,7 +89,7 @@ pub fn log(filter: &str, format: LogFormat) -> Result<Logs, LogError> {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     installed.map_err(|error| LogError(error.to_string()))?;
-    Ok(Logs(flush))
+    Ok(logs)
 }
 
 /// The filter with the audit log at each level. Only a directive for the target of the audit log turns it off.
@@ -114,7 +139,7 @@ impl Metrics {
         );
         let data_format = directory::FORMAT.to_string();
         gauge!("tenure_build_info", "version" => env!("CARGO_PKG_VERSION"), "data_format" => data_format).set(1.0);
-        Ok(Metrics { handle, lost_lines: Arc::new(logs.0.lost()) })
+        Ok(Metrics { handle, lost_lines: Arc::new(logs.flush.lost()) })
     }
 
     /// Renders the metrics in the Prometheus text format.

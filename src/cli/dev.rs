@@ -47,7 +47,7 @@ pub async fn run(arguments: Arguments) -> Result<(), Failure> {
             Ok(())
         }
     };
-    stop_all(hosts, &mut signals).await;
+    stop_all(hosts, &mut signals, &logs).await;
     ended
 }
 

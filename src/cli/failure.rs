@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::output::Format;
 use crate::api::{Code, Problem};
 use crate::client::CallError;
+use crate::telemetry::Logs;
 
 /// An error of a command.
 #[derive(Debug)]
@@ -23,25 +24,32 @@ pub enum Failure {
     OutputClosed,
     /// The cluster removed the node of this process.
     Removed(String),
+    /// The command has printed its error, and exits with this code.
+    Printed(u8),
     Other(anyhow::Error),
 }
 
 impl Failure {
     /// Prints the error on stderr, and returns the exit code. With JSON, the error is a problem document on one line.
     pub fn report(self, format: Format) -> ExitCode {
-        if let Failure::OutputClosed = self {
-            return ExitCode::SUCCESS;
-        }
         let code = self.exit_code();
         match format {
+            _ if matches!(self, Failure::OutputClosed | Failure::Printed(_)) => {}
             Format::Table => message!("tenure: {}", self.message()),
             Format::Json => message!("{}", self.problem()),
         }
         ExitCode::from(code)
     }
 
+    /// Prints the error as the last line of the logs, which never blocks.
+    pub fn print(self, logs: &Logs) -> Failure {
+        logs.print(format_args!("tenure: {}", self.message()));
+        Failure::Printed(self.exit_code())
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
+            Failure::Printed(code) => *code,
             Failure::OutputClosed => 0,
             Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
@@ -67,7 +75,7 @@ impl Failure {
             | Failure::Usage(why)
             | Failure::Removed(why)
             | Failure::Unhealthy(why) => why.clone(),
-            Failure::OutputClosed => String::new(),
+            Failure::OutputClosed | Failure::Printed(_) => String::new(),
             Failure::Other(error) => format!("{error:#}"),
         }
     }
@@ -80,7 +88,7 @@ impl Failure {
             Failure::Unavailable(_) => "unavailable",
             Failure::Usage(_) => "invalid",
             Failure::Unhealthy(_) => "unhealthy",
-            Failure::OutputClosed | Failure::Removed(_) | Failure::Other(_) => "failed",
+            Failure::OutputClosed | Failure::Printed(_) | Failure::Removed(_) | Failure::Other(_) => "failed",
         };
         serde_json::json!({"code": code, "detail": self.message()})
     }

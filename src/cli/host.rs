@@ -15,6 +15,7 @@ use super::signals::Signals;
 use crate::config::{Config, HttpLimits, NodeEntry};
 use crate::http::{self, NodeRef, RenderMetrics, Settings};
 use crate::node::{Node, PeerRefusal, StartError};
+use crate::telemetry::Logs;
 use crate::tls::NodeTls;
 
 /// Maximum time of a shutdown. After it, the process exits in any case.
@@ -125,7 +126,7 @@ impl Drop for Http {
 }
 
 /// Stops hosts within [`SHUTDOWN_TIMEOUT`]; a second signal ends the process at once.
-pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals) {
+pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals, logs: &Logs) {
     let stopping = futures_util::future::join_all(hosts.into_iter().map(Host::stop));
     tokio::select! {
         stopped = tokio::time::timeout(SHUTDOWN_TIMEOUT, stopping) => {
@@ -134,7 +135,8 @@ pub async fn stop_all(hosts: Vec<Host>, signals: &mut Signals) {
             }
         }
         signal = signals.next() => {
-            message!("tenure: second {signal}: exiting at once");
+            logs.print(format_args!("tenure: second {signal}: exiting at once"));
+            logs.flush();
             std::process::exit(1);
         }
     }

@@ -51,14 +51,14 @@ pub fn run(arguments: Arguments) -> Result<(), Failure> {
     let entry = find(&config, &arguments)?;
     let logs =
         telemetry::log(&arguments.log, arguments.log_format).map_err(|error| Failure::Usage(error.to_string()))?;
-    announce(&config, entry, &arguments);
+    announce(&config, entry, &arguments, &logs);
     // The exporter has its own threads. It begins and ends outside the runtime.
     #[cfg(feature = "otlp")]
     let _traces = telemetry::Traces::install(Some((&config.cluster, entry.id))).unwrap_or_else(|error| {
         warn!("{error}");
         None
     });
-    block_on_runtime(serve(&config, entry, &arguments, &logs))
+    block_on_runtime(serve(&config, entry, &arguments, &logs)).map_err(|failure| failure.print(&logs))
 }
 
 async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments, logs: &Logs) -> Result<(), Failure> {
@@ -87,7 +87,7 @@ async fn serve(config: &Config, entry: &NodeEntry, arguments: &Arguments, logs: 
         never = disable_access_control(&host.node), if arguments.disable_access_control => match never {},
         signal = signals.next() => {
             info!(signal, "shutting down");
-            stop_all(vec![host], &mut signals).await;
+            stop_all(vec![host], &mut signals, logs).await;
             info!("stopped");
             Ok(())
         }
@@ -113,11 +113,13 @@ fn find<'a>(config: &'a Config, arguments: &Arguments) -> Result<&'a NodeEntry, 
 }
 
 /// Logs the node and its addresses, then the warnings of the configuration.
-fn announce(config: &Config, entry: &NodeEntry, arguments: &Arguments) {
+fn announce(config: &Config, entry: &NodeEntry, arguments: &Arguments, logs: &Logs) {
     let NodeEntry { id, http, peer, data, .. } = entry;
     let (cluster, data) = (&config.cluster, data.display());
     match arguments.log_format {
-        LogFormat::Text => message!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"),
+        LogFormat::Text => {
+            logs.print(format_args!("tenure: node {id} of cluster {cluster}: http {http}, peer {peer}, data {data}"));
+        }
         LogFormat::Json => info!(node = id, cluster, http, peer, %data, "starting"),
     }
     // The file of a joining node need not list all members.

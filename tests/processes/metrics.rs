@@ -15,15 +15,15 @@ use crate::calm;
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, POLL, SOON, place};
 use crate::process::{Process, TENURE};
-use crate::steady::strict;
+use crate::steady::{steady, strict};
 use crate::tls;
 
+steady!(blocked_log_blocks_no_node,);
 strict!(
     metrics_of_a_process_name_its_node,
     failed_handshakes_are_counted,
     exported_metrics_have_help_and_documentation,
     dashboard_and_alerts_use_exported_metrics,
-    blocked_log_blocks_no_node,
 );
 
 /// A node exits within this time after a signal, and waits this long for its last log lines.
@@ -234,25 +234,23 @@ async fn failed_handshakes_are_counted() {
 async fn blocked_log_blocks_no_node() {
     let mut cluster = Cluster::new(calm::SETTINGS).await;
     for id in NODES {
-        let pipe = cluster.folder().join(format!("log-{id}"));
-        let mut command = Command::new("sh");
-        // A pipe that is opened for both directions has a reader.
-        command.args(["-c", "mkfifo \"$0\" && exec \"$@\" 2<>\"$0\""]).arg(&pipe).arg(TENURE);
-        command.args(["serve", "--node", &id.to_string(), "--log", "trace", "--config"]).arg(cluster.config());
-        let process = Process::start(&format!("node {id}"), command, cluster.folder());
+        let process = logs_to(&cluster, id, cluster.config(), &cluster.folder().join(format!("log-{id}")));
         cluster.nodes.insert(id, process);
     }
     for id in NODES {
         cluster.ready(id).await;
     }
-    let started = Instant::now();
     for id in NODES {
+        let started = Instant::now();
         while sample(&cluster, id, "tenure_log_lines_lost_total").await == 0 {
             assert!(started.elapsed() < 2 * SOON, "node {id} loses no lines");
             cluster.client.acquire("jobs", "a", 60_000).await;
             tokio::time::sleep(POLL).await;
         }
     }
+    // The pipe stays full after the exit of the node.
+    let pipe = cluster.folder().join("log-1");
+    let full = fs::File::options().read(true).write(true).open(&pipe).expect("a pipe");
     let term = cluster.term(cluster.leader().await).await;
     cluster.client.acquire("jobs", "a", 60_000).await;
     for id in NODES {
@@ -263,6 +261,22 @@ async fn blocked_log_blocks_no_node() {
         let status = cluster.node(id).exit(SHUTDOWN_TIMEOUT + FLUSH_TIMEOUT).await;
         assert_eq!(status.code(), Some(0), "node {id}");
     }
+    // A node that fails exits, although nothing reads the reason. The file of its configuration is no directory.
+    let broken = cluster.folder().join("broken.toml");
+    let text = fs::read_to_string(cluster.config()).expect("the configuration");
+    fs::write(&broken, text.replace("data/1", "cluster.toml")).expect("writable");
+    let mut failing = logs_to(&cluster, 1, &broken, &pipe);
+    assert_eq!(failing.exit(SOON).await.code(), Some(1));
+    drop(full);
+}
+
+/// Starts a node that writes all log lines to this pipe.
+fn logs_to(cluster: &Cluster, id: u64, config: &Path, pipe: &Path) -> Process {
+    let mut command = Command::new("sh");
+    // A pipe that is opened for both directions has a reader.
+    command.args(["-c", "test -p \"$0\" || mkfifo \"$0\"; exec \"$@\" 2<>\"$0\""]).arg(pipe).arg(TENURE);
+    command.args(["serve", "--node", &id.to_string(), "--log", "trace", "--config"]).arg(config);
+    Process::start(&format!("node {id}"), command, cluster.folder())
 }
 
 /// The sum of a metric's samples.

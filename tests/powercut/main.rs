@@ -55,7 +55,7 @@ fn commit_stays_below_a_third_of_a_sled_segment() {
     assert!(largest <= SAFE_COMMIT_BYTES, "a commit has {largest} bytes: at most {SAFE_COMMIT_BYTES} are safe");
 }
 
-/// A lone acquire takes about 464 bytes. The file grows by whole sectors.
+/// An entry of 16 commands has about 464 bytes.
 #[test]
 fn lone_entry_takes_one_sync_and_less_than_twice_its_bytes() {
     const ENTRIES: usize = 1_000;

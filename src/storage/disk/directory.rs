@@ -81,7 +81,7 @@ impl Directory {
     /// Creates the directory if it is missing, and locks it.
     pub fn claim(path: &Path) -> Result<Directory, StorageError> {
         let path = std::path::absolute(path).map_err(|error| StorageError::io("find", path, &error))?;
-        create_durably(&path)?;
+        create(&path)?;
         let lock_path = path.join(LOCK);
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(|error| StorageError::io("open", &lock_path, &error))?;
@@ -197,7 +197,7 @@ impl Directory {
         for path in [&store.join("db"), &store.join("conf"), &store.join("blobs"), &store, &self.path] {
             sync(path)?;
         }
-        self.path.parent().map_or(Ok(()), sync)
+        sync_names(&self.path)
     }
 
     /// Writes the marker durably. After that, opening rejects an empty store in this directory.
@@ -275,27 +275,24 @@ fn is_checksum(bytes: &[u8], checksum: &[u8]) -> bool {
     crc32fast::hash(bytes).to_le_bytes() == checksum
 }
 
-/// Creates a directory with mode 0700 and its missing ancestors. Until it has a marker, syncs the names of all of them: an
-/// earlier start may have ended before that.
-fn create_durably(path: &Path) -> Result<(), StorageError> {
-    if path.join(MARKER).exists() {
+/// Creates a directory with mode 0700 and its missing ancestors. [`sync_store`](Directory::sync_store) makes them durable.
+fn create(path: &Path) -> Result<(), StorageError> {
+    if path.is_dir() {
         return Ok(());
     }
     let parent = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(parent).map_err(|error| StorageError::io("create", parent, &error))?;
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(StorageError::io("create", path, &error)),
-        _ => sync_names(path),
-    }
+    DirBuilder::new().mode(0o700).create(path).map_err(|error| StorageError::io("create", path, &error))
 }
 
-/// Syncs the directories above `path` on its file system, up to one that this process cannot read and so has not created.
+/// Syncs the directories above `path` on its file system, except those that this process may not open. An earlier start
+/// may have created them, and ended before it had synced them.
 fn sync_names(path: &Path) -> Result<(), StorageError> {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
     let own = device(path).map_err(|error| StorageError::io("read", path, &error))?;
     for directory in path.ancestors().skip(1) {
         match File::open(directory) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             _ if device(directory).is_ok_and(|device| device != own) => break,
             _ => sync(directory)?,
         }

@@ -416,6 +416,7 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
     let Some(token) = hold.granted_token() else { return Ok(false) };
     match standing(shared, hold).await? {
         Standing::Holds { lease, .. } if lease.token == token => Ok(hold.is_held(shared.now())),
+        Standing::Other => Err(unknown_standing()),
         // A hand-over has ended the grant, or will learn of its end. Its own answer decides.
         _ if hold.is_handed_over(token) => Ok(false),
         Standing::Ended { event } if event.token == token => {
@@ -432,7 +433,6 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
             );
             Ok(false)
         }
-        Standing::Other => Err(unknown_standing()),
         Standing::Holds { .. } | Standing::Waits { .. } | Standing::Ended { .. } | Standing::Unknown => {
             hold.lose(token, Loss::Forgotten);
             Ok(false)

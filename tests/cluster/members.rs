@@ -292,6 +292,20 @@ async fn isolated_leader_does_not_say_that_a_change_is_done() {
     cluster.shutdown().await;
 }
 
+/// A deposed leader does not know the next one.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_does_not_say_that_it_leads() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let kept = cluster.node(leader).transfer_leadership(Some(leader)).await.expect("control: it leads");
+    assert_eq!(kept.leader, leader);
+    tokio::time::sleep(SOON / 10).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let answer = cluster.node(leader).transfer_leadership(Some(leader)).await;
+    assert!(matches!(answer, Err(CallError::Unavailable(_))), "{answer:?}");
+    cluster.shutdown().await;
+}
+
 /// A leader waits for a dead voter only while it is new.
 #[tokio::test(start_paused = true)]
 async fn removal_beside_a_dead_voter_is_refused_soon() {

@@ -117,7 +117,11 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let timeout = self.settings.timeouts.transfer_leadership;
         let transferred = match to {
             None => self.raft.transfer_leadership(timeout).await,
-            Some(to) if to == self.settings.id => Ok(to),
+            Some(to) if to == self.settings.id => {
+                // A deposed leader does not know the next one.
+                self.confirm_leadership(leader_term).boxed().await.map_err(|_| ProposeError::NotLeader)?;
+                Ok(to)
+            }
             Some(to) => {
                 self.view(leader_term).await?.successor(to).map_err(ProposeError::Refused)?;
                 self.raft.transfer_leadership_to(to, timeout).await

@@ -21,13 +21,14 @@ use tenure::testing::inputs;
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 
-const TEST: &str = "operations_take_no_more_instructions_than_recorded";
+const TEST: &str = "operations_take_the_recorded_instructions";
 /// The case and the number of operations of a child process.
 const CASE: &str = "TENURE_TEST_INSTRUCTIONS";
 /// Leases of the cases that use many.
 const LEASES: u64 = 1_000;
-/// The commands of one log entry under load.
+/// The commands of one log entry under load, and the size of such an entry.
 const COMMANDS: u64 = 16;
+const ENTRY_BYTES: usize = 464;
 
 struct Case {
     name: &'static str,
@@ -83,9 +84,11 @@ const CASES: [Case; 7] = [
 
 /// Allowed excess in percent. Another compiler or C library changes a count a little.
 const MARGIN: u64 = 10;
+/// With fewer instructions than these percent, the record is old, or the case counts other functions.
+const LEAST: u64 = 70;
 
 #[test]
-fn operations_take_no_more_instructions_than_recorded() {
+fn operations_take_the_recorded_instructions() {
     if let Ok(case) = std::env::var(CASE) {
         let (number, operations) = case.split_once(' ').expect("two numbers");
         let number: usize = number.parse().expect("a number");
@@ -96,17 +99,17 @@ fn operations_take_no_more_instructions_than_recorded() {
         println!("NOT CHECKED: the instructions per operation, which need valgrind on x86-64");
         return;
     }
-    let mut above = Vec::new();
+    let mut others = Vec::new();
     for (number, case) in CASES.iter().enumerate() {
         let [few, many] = [1, 3].map(|times| count(number, case, times * case.operations));
         let counted = many.saturating_sub(few) / (2 * case.operations);
         let recorded = case.recorded[usize::from(cfg!(tenure_optimized))];
         println!("{counted:>8} instructions to {} (recorded: {recorded})", case.name);
-        if counted * 100 > recorded * (100 + MARGIN) {
-            above.push(format!("{}: {counted}, recorded {recorded}", case.name));
+        if !(recorded * LEAST..=recorded * (100 + MARGIN)).contains(&(counted * 100)) {
+            others.push(format!("{}: {counted}, recorded {recorded}", case.name));
         }
     }
-    assert!(above.is_empty(), "more instructions than recorded: {above:#?}");
+    assert!(others.is_empty(), "the instructions are not those recorded: {others:#?}");
 }
 
 /// Runs a case under valgrind, and returns the number of its counted instructions.
@@ -207,8 +210,7 @@ fn append(operations: u64) {
 
 #[inline(never)]
 fn append_entries(storage: &DiskStorage, operations: u64) {
-    // As large as the entry of a lone acquire.
-    let payload = Bytes::from(vec![7; 464]);
+    let payload = Bytes::from(vec![7; ENTRY_BYTES]);
     for index in 0..operations {
         let (tell, told) = mpsc::channel();
         let record = LogRecord { position: Position { term: 1, index }, payload: payload.clone() };

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde_json::json;
 
 use crate::calm;
 use crate::client::{Call, Outcome};
@@ -16,33 +17,33 @@ strict!(lone_write_costs_no_more_than_recorded);
 const WRITES: u64 = 300;
 /// The time without requests, for the cost of heartbeats.
 const IDLE: Duration = Duration::from_secs(2);
-const TTL_MS: u64 = 600_000;
 
-/// Of all nodes, for each write. A higher count means that a write became more expensive: find out why, or record the new
-/// count together with the reason in the commit.
-const MAX_SLEEPS: f64 = 24.0;
-const MAX_BYTES: f64 = 130.0;
+/// Of all nodes, for each write, with the data in memory. A higher count means that a write became more expensive: find out
+/// why, or record the new count together with the reason in the commit.
+const RECORDED_SLEEPS: f64 = 17.0;
+const RECORDED_BYTES: f64 = 122.0;
+/// A disk adds a sleep for each sync. Threads that meet each other at other times add a few.
+const MORE_SLEEPS: f64 = 6.0;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Counts {
-    /// How often a thread of a node went to sleep.
-    sleeps: u64,
+    /// How often a thread of a node went to sleep. A thread that ends takes its count along.
+    sleeps: f64,
     /// Group commits: one sync each.
-    syncs: u64,
+    syncs: f64,
     /// The payload of the group commits.
-    bytes: u64,
+    bytes: f64,
 }
 
 impl Counts {
     async fn of(cluster: &mut Cluster) -> Counts {
-        let mut counts = Counts { sleeps: 0, syncs: 0, bytes: 0 };
+        let mut counts = Counts::default();
         for id in NODES {
-            counts.syncs += sample(cluster, id, "tenure_storage_groups_total").await;
-            counts.bytes += sample(cluster, id, "tenure_storage_written_bytes_total").await;
+            counts.sleeps += sleeps(cluster.node(id).id()) as f64;
         }
-        // The requests above cost sleeps, too.
         for id in NODES {
-            counts.sleeps += sleeps(cluster.node(id).id());
+            counts.syncs += sample(cluster, id, "tenure_storage_groups_total").await as f64;
+            counts.bytes += sample(cluster, id, "tenure_storage_written_bytes_total").await as f64;
         }
         counts
     }
@@ -61,7 +62,9 @@ fn sleeps(process: u32) -> u64 {
 }
 
 async fn write(cluster: &Cluster, leader: u64, number: u64) {
-    let call = Call::acquire(&format!("job-{number}"), "holder", TTL_MS);
+    // With a deadline, the leader would also write ticks.
+    let call =
+        Call::post(format!("/v1/leases/job-{number}/acquire"), json!({"holder": "holder", "ttl_ms": "infinite"}));
     let written = cluster.client.attempt(place(leader), &call).await;
     assert!(matches!(written, Outcome::Done(_)), "write {number}: {written:?}");
 }
@@ -91,14 +94,13 @@ async fn lone_write_costs_no_more_than_recorded() {
     }
     let took = start.elapsed();
     let after = Counts::of(&mut cluster).await;
-    let heartbeats = (before.sleeps - first.sleeps) as f64 * took.as_secs_f64() / IDLE.as_secs_f64();
+    let heartbeats = (before.sleeps - first.sleeps) * took.as_secs_f64() / IDLE.as_secs_f64();
     let each = |count: f64| count / WRITES as f64;
-    let sleeps = each((after.sleeps - before.sleeps) as f64 - heartbeats);
-    let syncs = each((after.syncs - before.syncs) as f64);
-    let bytes = each((after.bytes - before.bytes) as f64);
-    println!("each write: {sleeps:.1} sleeps, {syncs:.2} syncs, {bytes:.0} bytes; {took:.1?} for all");
+    let sleeps = each(after.sleeps - before.sleeps - heartbeats);
+    let (syncs, bytes) = (each(after.syncs - before.syncs), each(after.bytes - before.bytes));
+    println!("each write: {sleeps:.1} sleeps, {syncs:.2} syncs, {bytes:.1} bytes; {took:.1?} for all");
     // Each node syncs each entry once, and a late follower several entries at once.
-    assert!(syncs > 2.0 && syncs <= 3.02, "{syncs} syncs for each write");
-    assert!(sleeps <= MAX_SLEEPS, "{sleeps} sleeps for each write, recorded {MAX_SLEEPS}");
-    assert!(bytes <= MAX_BYTES, "{bytes} bytes for each write, recorded {MAX_BYTES}");
+    assert!(syncs > 2.0 && syncs < 3.05, "{syncs} syncs for each write");
+    assert!(sleeps < RECORDED_SLEEPS + MORE_SLEEPS, "{sleeps} sleeps for each write, recorded {RECORDED_SLEEPS}");
+    assert!(bytes < 1.05 * RECORDED_BYTES, "{bytes} bytes for each write, recorded {RECORDED_BYTES}");
 }

@@ -162,6 +162,8 @@ impl Committer {
     }
 
     /// Commits groups until the store is closed or fails. The caller then calls [`fail_all`](Committer::fail_all).
+    // tests/instructions.rs counts the instructions of this function.
+    #[inline(never)]
     pub fn run(&mut self) -> Result<(), StorageError> {
         while self.wait_for_work() {
             self.fill()?;
@@ -368,6 +370,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::storage::VoteRecord;
 
     /// A committer of a new store. It syncs the data file, or this device instead.
     fn committer(directory: Directory, device: Option<&str>) -> Committer {
@@ -414,5 +417,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Each group has a write of the log, so the store is never idle.
+    #[test]
+    fn busy_store_removes_replaced_snapshots() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut committer = committer(Directory::claim(dir.path()).expect("an empty folder"), None);
+        committer.trees.snap.insert(chunk_key(1, 0), vec![7; 100]).expect("written");
+        committer.schedule_reclaims(vec![1]);
+        for term in 1..=17 {
+            let vote = VoteRecord { term, candidate: Some(1), committed: false };
+            committer.ops.push_back(WriteOp::Vote { vote, done: Box::new(drop) });
+            committer.fill().expect("written");
+            committer.commit().expect("durable");
+        }
+        assert_eq!(committer.trees.snap.len(), 0, "chunks of the replaced snapshot");
     }
 }

@@ -39,7 +39,7 @@ pub enum WatchEnd {
     /// Transitions that the watch has not delivered are dropped.
     #[error(transparent)]
     Compacted(#[from] Compacted),
-    /// The node stopped. The watch has delivered every transition that the node applied.
+    /// The node stops. It can apply further transitions until its end: go on at another node after the last event.
     #[error("the node has stopped")]
     Stopped,
 }
@@ -49,7 +49,7 @@ pub(super) struct EventLog {
     kept: Mutex<RetainedEvents>,
     /// Log index of the last applied entry.
     applied: watch::Sender<u64>,
-    /// Cancelled when the node stops. It then applies nothing more.
+    /// Cancelled when the node begins to stop.
     stop: CancellationToken,
 }
 
@@ -267,6 +267,21 @@ mod tests {
         events.add(1, &entry(1, 2));
         stop.cancel();
         assert_eq!(take(&mut watch, 2), [(1, 0), (1, 1)]);
+        assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);
+    }
+
+    /// The watch wakes up after both, the event and the stop.
+    #[tokio::test]
+    async fn waiting_watch_of_a_stopping_node_delivers_the_last_event() {
+        let stop = CancellationToken::new();
+        let events = Arc::new(EventLog::new(stop.clone()));
+        let mut watch = events.watch(None).expect("nothing is dropped");
+        let mut next = Box::pin(watch.next());
+        assert!(next.as_mut().now_or_never().is_none(), "nothing is applied");
+        events.add(1, &entry(1, 1));
+        stop.cancel();
+        let last = next.await.expect("the event comes before the end");
+        assert_eq!((last.index, last.part), (1, 0));
         assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Stopped);
     }
 }

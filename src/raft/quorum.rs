@@ -120,14 +120,14 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         cluster.board.isolate(leader, cluster.ids());
-        let may_read_after = async |percent: u32| {
+        let after = async |percent: u32| {
             while raft.quorum.age().expect("it had a majority") < timings.leadership_lease() * percent / 100 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            raft.may_read_locally()
+            (raft.may_read_locally(), raft.quorum.is_lost())
         };
-        assert!(may_read_after(60).await, "control: the others still have their leases");
-        assert!(!may_read_after(83).await, "another node may lead");
+        assert_eq!(after(60).await, (true, false), "control: the others still have their leases");
+        assert_eq!(after(83).await, (false, true), "another node may lead");
         cluster.shutdown().await;
     }
 }

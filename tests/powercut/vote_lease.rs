@@ -109,3 +109,31 @@ async fn vote_leases_survive_a_power_cut() {
     println!("without directory syncs {} of {cuts} cuts lost a vote lease", failures.len());
     assert!(!failures.is_empty(), "the control must lose a vote lease");
 }
+
+/// Exchanges the vote lease for [`LONG`] on this disk, as a start does. Returns the file operations.
+fn exchange_on(image: &Image) -> Vec<Event> {
+    let scratch = scratch();
+    image.write_to(scratch.path());
+    let recorder = Recorder::new(scratch.path(), image.file_ids());
+    let read = exchange_vote_lease(&DirectoryFiles(scratch.path().join(DATA_DIR)), LONG).expect("written");
+    assert_eq!(read, LONG);
+    recorder.events()
+}
+
+/// The killed start gave no vote lease, and its file is not durable. The next start finds the file, and gives one.
+#[test]
+fn vote_lease_after_a_killed_start_survives_a_power_cut() {
+    const CUTS: usize = 20;
+    let new = Image { dirs: vec![DATA_DIR.into()], ..Image::default() };
+    let killed = exchange_on(&new);
+    let renamed =
+        killed.iter().position(|event| matches!(event, Event::Rename { .. })).expect("the file gets its name");
+    let mut disk = Disk::new(&new, HonoredSyncs::All);
+    killed[..=renamed].iter().for_each(|event| disk.apply(event));
+    let mut rng = StdRng::seed_from_u64(first_seed());
+    let lost = (0..CUTS).filter(|_| check(&disk.cut(&mut rng), LONG).is_err()).count();
+    assert!(lost > 0, "control: the name is not durable at the kill");
+    exchange_on(&disk.cached()).iter().for_each(|event| disk.apply(event));
+    let failures: Vec<String> = (0..CUTS).filter_map(|_| check(&disk.cut(&mut rng), LONG).err()).collect();
+    assert!(failures.is_empty(), "{} of {CUTS} cuts lost a vote lease; the first: {}", failures.len(), failures[0]);
+}

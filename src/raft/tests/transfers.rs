@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Batch, Command, Stamp};
-use crate::raft::{Proposal, TransferError};
+use crate::raft::{ChangeError, MembershipChange, Proposal, TransferError};
 use crate::sim::SyncMode;
 use crate::testing::Cluster;
 
@@ -70,5 +70,28 @@ async fn second_transfer_begins_after_the_end_of_the_first() {
         let ended = transfer.await.expect("no panic");
         assert!(matches!(ended, Ok(_) | Err(TransferError::NotLeader)), "{ended:?}");
     }
+    cluster.shutdown().await;
+}
+
+/// The caller decided on the change in the earlier term. Another leader may have changed the members since.
+#[tokio::test(start_paused = true)]
+async fn member_change_of_an_earlier_term_is_refused() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let next = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let earlier = cluster.node(leader).leadership().term;
+    tokio::time::sleep(TIMEOUT).await;
+    for (from, to) in [(leader, next), (next, leader)] {
+        cluster.node(from).transfer_leadership_to(to).await.expect("transferred");
+        assert_eq!(cluster.leader().await, to);
+        tokio::time::sleep(TIMEOUT).await;
+    }
+    let node = cluster.node(leader).clone();
+    let term = node.leadership().term;
+    assert!(term > earlier, "term {term} follows term {earlier}");
+    let removal = MembershipChange::Remove(next);
+    assert_eq!(node.raft().change_members(earlier, removal.clone()).await, Err(ChangeError::NotLeader));
+    assert!(node.voters().contains(&next));
+    assert_eq!(node.raft().change_members(term, removal).await, Ok(()), "control: the current term");
     cluster.shutdown().await;
 }

@@ -418,6 +418,20 @@ fn log_of_format_1_moves_into_segments() {
     }
 }
 
+/// Format 1 stored the floor of a purge, and then removed the entries. A crash in between left some of them.
+#[test]
+fn entries_of_format_1_below_the_floor_are_dropped() {
+    let dir = filled_in_format_1();
+    change_tree(dir.path(), "log", |log| {
+        for entry in entries(2, 3..6, 100) {
+            log.insert(log_key(entry.position.index, 0), record::seal_part(&entry, 0)).unwrap();
+        }
+    });
+    let storage = open(dir.path());
+    assert_eq!(storage.log_bounds(), (Some(at(2, 5)), Some(at(2, 15))));
+    assert_eq!(whole_log(&storage), [entries(2, 6..15, 100), vec![entry(2, 15, 40_000)]].concat());
+}
+
 #[test]
 fn migrated_log_without_its_name_is_used() {
     let dir = filled();

@@ -68,8 +68,7 @@ impl Logs {
 }
 
 /// Installs a subscriber that writes the process's logs to stderr, from a thread of its own, and a hook that writes panics
-/// there. A line that cannot be written
-/// is lost, also if stderr blocks and 10,000 lines or 4 MiB wait.
+/// there. A line that cannot be written is lost, also if stderr blocks and 10,000 lines or 4 MiB wait.
 ///
 /// # Errors
 ///

@@ -300,13 +300,13 @@ impl Hold {
     }
 
     /// Whether a hand-over of this grant is in progress.
-    pub fn is_handed_over(&self, token: FencingToken) -> bool {
+    pub fn is_being_handed_over(&self, token: FencingToken) -> bool {
         self.record().grant.as_ref().is_some_and(|grant| grant.token == token && grant.is_paused)
     }
 
     /// Applies the refusal of a renewal at `now`.
     pub fn renewal_refused(&self, token: FencingToken, why: Loss, now: Duration) {
-        if why == Loss::HandedOver && self.is_handed_over(token) {
+        if why == Loss::HandedOver && self.is_being_handed_over(token) {
             // The hand-over in progress has succeeded, if it is that one. Its own answer decides.
             self.update_grant(token, |grant| {
                 grant.is_renewing = false;

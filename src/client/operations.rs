@@ -418,7 +418,7 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
         Standing::Holds { lease, .. } if lease.token == token => Ok(hold.is_held(shared.now())),
         Standing::Other => Err(unknown_standing()),
         // A hand-over has ended the grant, or will learn of its end. Its own answer decides.
-        _ if hold.is_handed_over(token) => Ok(false),
+        _ if hold.is_being_handed_over(token) => Ok(false),
         Standing::Ended { event } if event.token == token => {
             hold.lose(
                 token,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{AcquireOptions, CallError, HoldState, LeaseOptions, Loss, Wait, WithError};
+use tenure::client::{AcquireOptions, CallError, HoldState, Lease, LeaseOptions, Loss, Wait, WithError};
 
 use crate::link::{ClaimFate, Fate, Link, TTL, USABLE, Withheld};
 use crate::world::{LONG, until, wait_in_queue};
@@ -391,15 +391,21 @@ async fn renewal_takes_at_most_a_third_of_its_shortest_ttl() {
     }
 }
 
+/// The number of losses that a listener of this lease has received.
+fn count_losses(lease: &Lease) -> Arc<AtomicUsize> {
+    let losses = Arc::new(AtomicUsize::new(0));
+    let counted = losses.clone();
+    lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
+    losses
+}
+
 /// The cluster applies the hand-over before the renewal, and the renewal is answered first.
 #[tokio::test]
 async fn renewal_that_is_refused_by_a_hand_over_is_no_loss() {
     let link = Link::new();
     let (lease, next) = (link.lease(), link.lease());
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    let losses = Arc::new(AtomicUsize::new(0));
-    let counted = losses.clone();
-    lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
+    let losses = count_losses(&lease);
     link.withheld.send_replace(Withheld { renewal_requests: true, hand_overs: true, ..Withheld::default() });
     let handing_over = link.hand_over_during_a_renewal(&lease, &next).await;
     link.withheld.send_replace(Withheld { hand_overs: true, ..Withheld::default() });
@@ -419,9 +425,7 @@ async fn check_during_a_hand_over_reports_no_loss() {
     let link = Link::new();
     let (lease, next) = (link.lease(), link.lease());
     let token = lease.acquire(Wait::No).await.expect("the lease is free");
-    let losses = Arc::new(AtomicUsize::new(0));
-    let counted = losses.clone();
-    lease.on_lost(move |_| _ = counted.fetch_add(1, Ordering::SeqCst)).detach();
+    let losses = count_losses(&lease);
     link.withheld.send_replace(Withheld { renewal_requests: true, hand_overs: true, ..Withheld::default() });
     let handing_over = link.hand_over_during_a_renewal(&lease, &next).await;
     assert_eq!(lease.check().await, Ok(false));

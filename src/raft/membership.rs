@@ -10,10 +10,11 @@ use openraft::ChangeMembers;
 use openraft::Precondition;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
+use tokio::sync::OwnedMutexGuard;
 
 use super::handle::{RaftHandle, run_to_completion};
-use super::types::{CommittedLeaderId, LogId, PeerInfo, Stored, TypeConfig};
-use crate::storage::Storage;
+use super::types::{CommittedLeaderId, LogId, PeerInfo, Stored, TypeConfig, position};
+use crate::storage::{Position, Storage};
 use crate::types::NodeId;
 
 /// A change of the members.
@@ -71,6 +72,11 @@ impl<S: Storage> RaftHandle<S> {
         }
     }
 
+    /// The log position of the latest membership in the log of this node. Each change has another one.
+    pub fn membership_position(&self) -> Option<Position> {
+        self.stored_membership().log_id().as_ref().map(position)
+    }
+
     /// Whether the last change is not complete: it is not committed, or its second entry is missing. A change that is not
     /// committed may be lost.
     pub fn is_changing(&self) -> bool {
@@ -79,12 +85,22 @@ impl<S: Storage> RaftHandle<S> {
         committed.log_id() != current.log_id() || current.membership().get_joint_config().len() > 1
     }
 
-    /// Makes a change, if this node leads in `term` and makes no other change.
+    /// Makes a change, if this node leads in `term`, makes no other change, and has made none since the caller
+    /// [read](Self::membership_position) `decided_at`. The caller decided on the change with the members at that position.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the change continues.
-    pub async fn change_members(&self, term: u64, change: MembershipChange) -> Result<(), ChangeError> {
+    pub async fn change_members(
+        &self,
+        term: u64,
+        decided_at: Option<Position>,
+        change: MembershipChange,
+    ) -> Result<(), ChangeError> {
+        let guard = self.changing.clone().try_lock_owned().map_err(|_| ChangeError::InProgress)?;
+        if self.membership_position() != decided_at {
+            return Err(ChangeError::InProgress);
+        }
         let is_learner = |id: NodeId| !self.current_membership().voters.contains(&id);
         let change = match change {
             MembershipChange::AddLearner(id, info) => ChangeMembers::AddNodes(BTreeMap::from([(id, info)])),
@@ -99,7 +115,7 @@ impl<S: Storage> RaftHandle<S> {
             }
             MembershipChange::SetAddresses(id, info) => ChangeMembers::SetNodes(BTreeMap::from([(id, info)])),
         };
-        self.change(term, change).await
+        self.change(term, change, guard).await
     }
 
     /// Completes a change of the voters that an earlier leader began, if there is one.
@@ -108,13 +124,19 @@ impl<S: Storage> RaftHandle<S> {
     ///
     /// As [`change_members`](Self::change_members). [`ChangeError::InProgress`] while this node itself makes a change.
     pub async fn complete_change(&self, term: u64) -> Result<(), ChangeError> {
+        let guard = self.changing.clone().try_lock_owned().map_err(|_| ChangeError::InProgress)?;
         // openraft reduces the joint configuration to its last voters, and these do not change.
-        self.change(term, ChangeMembers::AddVoterIds(BTreeSet::new())).await
+        self.change(term, ChangeMembers::AddVoterIds(BTreeSet::new()), guard).await
     }
 
-    async fn change(&self, term: u64, change: ChangeMembers<NodeId, PeerInfo>) -> Result<(), ChangeError> {
-        let guard = self.changing.clone().try_lock_owned().map_err(|_| ChangeError::InProgress)?;
-        let before = *self.stored_membership().log_id();
+    /// Makes a change while it holds the lock of changes.
+    async fn change(
+        &self,
+        term: u64,
+        change: ChangeMembers<NodeId, PeerInfo>,
+        guard: OwnedMutexGuard<()>,
+    ) -> Result<(), ChangeError> {
+        let before = self.membership_position();
         let leader = Precondition::CommittedLeaderId { committed_leader_id: CommittedLeaderId::from(term) };
         let raft = self.raft.clone();
         let changed = run_to_completion(async move {
@@ -131,7 +153,7 @@ impl<S: Storage> RaftHandle<S> {
             Err(error) => error,
         };
         // An error of the second entry looks like one of the first.
-        let is_appended = *self.stored_membership().log_id() != before;
+        let is_appended = self.membership_position() != before;
         Err(change_error(error, is_appended))
     }
 

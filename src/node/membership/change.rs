@@ -15,7 +15,7 @@ use crate::node::request::{Answer, RequestError};
 use crate::node::status::MemberStatus;
 use crate::peer::Transport;
 use crate::raft::{ChangeError, FeatureLevel, MembershipChange, PeerInfo, TransferError};
-use crate::storage::Storage;
+use crate::storage::{Position, Storage};
 use crate::types::{MemberChange, MemberState, NodeId, Role};
 
 /// A learner can become a voter when it lacks at most this many log entries. Under load, about as many are in flight.
@@ -40,6 +40,8 @@ pub enum MemberRefusal {
 /// The facts that decide whether the leader makes a change.
 struct MembershipView {
     own: NodeId,
+    /// The log position of this membership.
+    decided_at: Option<Position>,
     members: Vec<MemberStatus>,
     /// The ids of all nodes that joined the cluster, removed ones included.
     used: BTreeSet<NodeId>,
@@ -89,7 +91,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             }
             Step::Make(make) => {
                 tracing::info!(?change, "changing the members");
-                let made = self.raft.change_members(leader_term.term, make);
+                let made = self.raft.change_members(leader_term.term, view.decided_at, make);
                 let made = tokio::time::timeout(self.settings.timeouts.request, made).await;
                 let unknown =
                     |_| ChangeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request));
@@ -136,19 +138,21 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn view(&self, leader_term: &LeaderTerm) -> Result<MembershipView, ProposeError> {
         let clock = &self.requests.clock;
         let longest = self.settings.timeouts.leaderless.min(self.settings.timeouts.request / 2);
-        let members = loop {
+        let (decided_at, members) = loop {
+            let decided_at = self.raft.membership_position();
             let members = self.judged_by_leader(self.members());
             if clock.leader_term().is_none_or(|current| current.term != leader_term.term) {
                 return Err(ProposeError::NotLeader);
             }
             let all_are_well = members.iter().all(|member| member.state == MemberState::Ok);
             if all_are_well || clock.led_for(leader_term) >= longest {
-                break members;
+                break (decided_at, members);
             }
             tokio::time::sleep(HEARD_POLL).await;
         };
         Ok(MembershipView {
             own: self.settings.id,
+            decided_at,
             members,
             used: self.raft.replica().read(|state| state.joined.keys().copied().collect()),
             may_be_reached: self.settings.may_be_reached,
@@ -389,6 +393,7 @@ mod tests {
         let roles = [(1, Role::Leader), (2, Role::Follower), (3, Role::Follower), (4, Role::Learner)];
         MembershipView {
             own: 1,
+            decided_at: None,
             members: roles.map(|(id, role)| member(id, role)).to_vec(),
             used: BTreeSet::from([1, 2, 3, 4, 9]),
             may_be_reached: false,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Batch, Command, Stamp};
-use crate::raft::{ChangeError, MembershipChange, Proposal, TransferError};
+use crate::raft::{ChangeError, MembershipChange, PeerInfo, Proposal, TransferError};
 use crate::sim::SyncMode;
 use crate::testing::Cluster;
 
@@ -89,9 +89,27 @@ async fn member_change_of_an_earlier_term_is_refused() {
     let node = cluster.node(leader).clone();
     let term = node.leadership().term;
     assert!(term > earlier, "term {term} follows term {earlier}");
-    let removal = MembershipChange::Remove(next);
-    assert_eq!(node.raft().change_members(earlier, removal.clone()).await, Err(ChangeError::NotLeader));
+    let (removal, decided_at) = (MembershipChange::Remove(next), node.raft().membership_position());
+    assert_eq!(node.raft().change_members(earlier, decided_at, removal.clone()).await, Err(ChangeError::NotLeader));
     assert!(node.voters().contains(&next));
-    assert_eq!(node.raft().change_members(term, removal).await, Ok(()), "control: the current term");
+    assert_eq!(node.raft().change_members(term, decided_at, removal).await, Ok(()), "control: the current term");
+    cluster.shutdown().await;
+}
+
+/// Of two changes that the leader decides on at once, it makes one. A later address of a removed member would add it again.
+#[tokio::test(start_paused = true)]
+async fn member_change_that_was_decided_before_another_is_refused() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let raft = cluster.node(leader).raft();
+    let (term, decided_at) = (cluster.node(leader).leadership().term, raft.membership_position());
+    let addresses = PeerInfo { http: "127.0.0.1:1".to_owned(), peer: "127.0.0.1:2".to_owned() };
+    let update = MembershipChange::SetAddresses(other, addresses);
+    raft.change_members(term, decided_at, MembershipChange::Remove(other)).await.expect("removed");
+    assert_eq!(raft.change_members(term, decided_at, update.clone()).await, Err(ChangeError::InProgress));
+    assert!(!raft.current_membership().nodes.contains_key(&other), "a removed node stays removed");
+    let control = raft.change_members(term, raft.membership_position(), update).await;
+    assert_eq!((control, raft.current_membership().nodes.contains_key(&other)), (Ok(()), true), "control");
     cluster.shutdown().await;
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +12,9 @@ use crate::http::Connection;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Unit of processor times in `/proc/*/stat`: 10 ms on Linux.
 const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// Unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
 
 /// Running nodes. A drop kills the processes and removes the data.
 pub struct Cluster {
@@ -119,6 +123,11 @@ impl Cluster {
         self.address(self.leader().await).to_string()
     }
 
+    pub async fn follower(&self) -> u16 {
+        let leader = self.leader().await;
+        (1..=self.nodes.len() as u16).find(|id| *id != leader).expect("several nodes")
+    }
+
     /// Processor time that all nodes have used.
     pub fn cpu(&self) -> Duration {
         self.pids().map(cpu_of).sum()
@@ -127,6 +136,11 @@ impl Cluster {
     /// Resident memory of each node, in bytes.
     pub fn memory(&self) -> Vec<u64> {
         self.pids().map(memory_of).collect()
+    }
+
+    /// Bytes on the disk in the data directory of each node.
+    pub fn data_sizes(&self) -> Vec<u64> {
+        (1..=self.nodes.len()).map(|id| disk_bytes(&self.dir().join(format!("data/{id}")))).collect()
     }
 
     fn pids(&self) -> impl Iterator<Item = u32> {
@@ -169,6 +183,16 @@ fn cpu_of(pid: u32) -> Duration {
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let ticks = |field: usize| fields[field].parse::<u32>().expect("a number");
     CLOCK_TICK * (ticks(11) + ticks(12))
+}
+
+fn disk_bytes(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).expect("a readable directory").map(|entry| entry.expect("a readable directory"));
+    // A node removes files at any time.
+    let sizes = entries.filter_map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => Some(disk_bytes(&entry.path())),
+        metadata => metadata.ok().map(|metadata| metadata.blocks() * BLOCK_BYTES),
+    });
+    sizes.sum()
 }
 
 fn memory_of(pid: u32) -> u64 {

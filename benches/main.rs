@@ -6,10 +6,12 @@
 //!
 //! `TENURE_BENCH_FAILOVERS=50` ends the leadership so many times for each workload of the failover (5). With the word
 //! `five-nodes`, these workloads run in a cluster of five nodes, too.
+//! `TENURE_BENCH_LEASES=1000000` is the last number of leases of the workload `scale` (100,000).
+//! The word `endurance` runs an hour of full load, or `TENURE_BENCH_SECONDS`, and draws its curves in `target/tmp`.
 
-mod bulk;
 mod cluster;
 mod contended;
+mod endurance;
 mod expiry;
 mod failover;
 mod fsync;
@@ -22,8 +24,10 @@ mod pairs;
 mod percentiles;
 mod reads;
 mod renew;
+mod scale;
 mod security;
 
+use std::path::Path;
 use std::time::Duration;
 
 use cluster::Cluster;
@@ -94,10 +98,15 @@ async fn main() {
     if wanted("security") {
         security::run(MEASURED_TIME, print).await;
     }
-    if wanted("bulk") {
+    if words.iter().any(|word| word == "endurance") {
+        let seconds = std::env::var("TENURE_BENCH_SECONDS").map_or(3600, |seconds| seconds.parse().expect("a number"));
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        print(endurance::run(&cluster, Duration::from_secs(seconds), dir).await);
+    }
+    if wanted("scale") {
         drop(cluster);
-        let mut cluster = Cluster::start().await;
-        print(bulk::run(&mut cluster, 100_000).await);
+        let leases = std::env::var("TENURE_BENCH_LEASES");
+        scale::run(leases.map_or(100_000, |leases| leases.parse().expect("a number above 10")), print).await;
     }
 }
 

@@ -344,7 +344,7 @@ async fn campaign_outlasts_each_refusal_that_waiting_mends() {
         Code::Lost,
     ] {
         refuse(Some(code));
-        let before = faults.refused.load(Ordering::SeqCst);
+        let (before, begun) = (faults.refused.load(Ordering::SeqCst), Instant::now());
         let campaign = election.clone();
         let campaign = tokio::spawn(async move { campaign.campaign().await });
         soon(async {
@@ -353,9 +353,12 @@ async fn campaign_outlasts_each_refusal_that_waiting_mends() {
             }
         })
         .await;
+        let refused_twice = begun.elapsed();
         refuse(None);
         let leadership = soon(campaign).await.expect("it did not panic");
         let leadership = leadership.unwrap_or_else(|error| panic!("{code:?} ended the campaign: {error}"));
+        let pauses = code == Code::WaitTimeout || refused_twice >= Duration::from_millis(500);
+        assert!(pauses, "{code:?} is followed by a claim within {refused_twice:?}");
         leadership.resign().await.expect("it answers");
     }
     for code in [Code::Invalid, Code::LimitDiffers, Code::TooLarge, Code::Unsupported] {

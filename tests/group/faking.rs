@@ -1,4 +1,4 @@
-//! Elections and groups on the fake cluster.
+//! Elections, groups and semaphores on the fake cluster.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{CallError, LeaseManager, LeaseOptions, Loss, ManagerOptions, Wait};
-use tenure::election::{Candidacy, Election, ElectionOptions, ResignError};
+use tenure::client::{CallError, Coordinator, LeaseManager, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
+use tenure::election::{Candidacy, ESTABLISHED_KEY, Election, ElectionOptions, ResignError};
 use tenure::group::{Group, GroupError, MemberOptions};
+use tenure::semaphore::Semaphore;
 use tenure::testing::{FakeCluster, Line, Switch};
 use tenure::types::{InvalidValue, Metadata};
 
-use crate::cluster::{NEVER, until};
+use crate::cluster::{LONG_TTL, NEVER, SOON, until};
 
 fn candidate(manager: &LeaseManager, options: ElectionOptions) -> Election {
     Election::new(manager, "leader", options).expect("the options are valid")
@@ -40,6 +41,56 @@ async fn shutdown_ends_a_campaign_that_its_budget_holds_back() {
     assert!(manager.shutdown().await.is_empty());
     let ended = tokio::time::timeout(NEVER / 2, campaign).await.expect("the campaign has ended").expect("no panic");
     assert_eq!(ended, Err(CallError::ShutDown));
+}
+
+/// Both campaigns begin before the first election.
+#[tokio::test(start_paused = true)]
+async fn clones_of_a_candidate_share_its_budget() {
+    let options = ElectionOptions::new().budget(NonZeroU32::MIN, NEVER);
+    let election = candidate(&FakeCluster::new().manager(), options);
+    let campaign = || {
+        let clone = election.clone();
+        tokio::spawn(async move { clone.campaign().await })
+    };
+    let (first, second) = (campaign(), campaign());
+    let elected = tokio::time::timeout(SOON, first).await.expect("the lease is free").expect("no panic");
+    let leadership = elected.expect("elected");
+    let mut candidacy = election.candidacy();
+    let held_back = candidacy.wait_for(|now| matches!(now, Candidacy::HeldBack { .. }));
+    tokio::time::timeout(SOON, held_back).await.expect("the budget is used up").expect("the candidate exists");
+    assert_eq!(leadership.resign().await, Ok(true));
+    drop(leadership);
+    let again = tokio::time::timeout(LONG_TTL * 2, second).await;
+    assert!(again.is_err(), "elected again within the window: {again:?}");
+}
+
+/// The lease is held during the test.
+#[tokio::test(start_paused = true)]
+async fn candidate_rejoins_the_queue_at_its_end_after_60_s() {
+    let cluster = FakeCluster::new();
+    cluster.mark_held_elsewhere("leader");
+    let (manager, other) = (cluster.manager(), cluster.manager().lease("leader").expect("a name"));
+    let queue = async || {
+        let asked = cluster.explain(other.name().clone(), manager.holder().clone(), RetryBudget::within(SOON)).await;
+        let explained = asked.expect("an answer");
+        (explained.next.map(|first| first.holder), explained.waiters)
+    };
+    let seconds_pass = async |seconds: u32| {
+        for _ in 0..seconds {
+            cluster.clock().advance(Duration::from_secs(1));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let election = candidate(&manager, ElectionOptions::new());
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let longer = other.clone();
+    let waiting = tokio::spawn(async move { longer.acquire(Wait::UpTo(NEVER)).await });
+    seconds_pass(59).await;
+    assert_eq!(queue().await, (Some(manager.holder().to_string()), 2), "after 59 s");
+    seconds_pass(3).await;
+    assert_eq!(queue().await, (Some(other.holder().to_string()), 2), "after 62 s");
+    assert!(!campaign.is_finished() && !waiting.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,6 +156,30 @@ async fn dropped_campaign_resolves_a_claim_without_an_answer() {
     tokio::time::timeout(within, freed).await.expect("the manager releases the lease");
 }
 
+/// The caller has no handle that could leave the group.
+#[tokio::test(start_paused = true)]
+async fn join_without_an_answer_leaves_the_group() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let often = Duration::from_millis(10);
+    let group = Group::watch(&cluster.manager(), "workers", often).await.expect("an answer");
+    // The join waits for its lease, so that the reads before its claim are answered.
+    cluster.mark_held_elsewhere("workers:a");
+    let joining = tokio::spawn({
+        let manager = manager.clone();
+        async move { Group::join(&manager, "workers", MemberOptions::new("a").ttl(LONG_TTL)).await.map(drop) }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    switch.set(Line::Deaf);
+    cluster.mark_free("workers:a");
+    until("the claim is granted", || group.snapshot().all.len() == 1).await;
+    switch.set(Line::Up);
+    let joined = tokio::time::timeout(LONG_TTL * 2, joining).await.expect("the request times out").expect("no panic");
+    assert!(matches!(joined, Err(GroupError::Call(CallError::Unknown { .. }))), "{joined:?}");
+    until("the manager leaves the group", || group.snapshot().all.is_empty()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn restarted_member_waits_for_the_longer_ttl_of_its_dead_lease() {
     let cluster = FakeCluster::new();
@@ -142,6 +217,76 @@ async fn cut_off_leader_has_its_grace_to_stop() {
     assert!(leadership.is_leader() && !lost.is_cancelled());
     cluster.clock().advance(Duration::from_secs(10));
     until("the leadership is lost", || lost.is_cancelled()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cut_off_permit_has_its_grace_to_stop() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let options = LeaseOptions::new().ttl(Duration::from_secs(60)).grace(Duration::from_secs(10));
+    let semaphore = Semaphore::new(&manager, "uploads", 1, options).expect("the options are valid");
+    let permit = semaphore.acquire(Wait::No).await.expect("a permit is free");
+    let (stopping, ended) = (permit.stopping(), permit.ended());
+    switch.set(Line::Cut);
+    cluster.clock().advance(Duration::from_secs(50));
+    until("the work must stop", || stopping.is_cancelled()).await;
+    assert!(permit.is_held() && !ended.is_cancelled());
+    cluster.clock().advance(Duration::from_secs(10));
+    until("the permit is lost", || ended.is_cancelled()).await;
+}
+
+#[tokio::test]
+async fn lost_leader_is_not_established() {
+    let cluster = FakeCluster::new();
+    let leadership = candidate(&cluster.manager(), ElectionOptions::new()).campaign().await.expect("elected");
+    leadership.establish(|_| async { Ok::<_, &str>(()) }).await.expect("published");
+    assert!(leadership.is_established());
+    cluster.lose("leader", Loss::Revoked);
+    assert!(!leadership.is_established());
+}
+
+/// The cluster accepts the keys of the library from any client.
+#[tokio::test]
+async fn mark_of_another_leadership_establishes_no_leader() {
+    let cluster = FakeCluster::new();
+    let election = candidate(&cluster.manager(), ElectionOptions::new());
+    let earlier = election.campaign().await.expect("elected");
+    let mark = [(ESTABLISHED_KEY.to_owned(), earlier.token().to_string())];
+    assert_eq!(earlier.resign().await, Ok(true));
+    let metadata = Metadata::new(mark.into()).expect("within its limits");
+    let options = LeaseOptions::new().metadata(metadata);
+    let lease = cluster.manager().lease_with("leader", options).expect("a name");
+    let token = lease.acquire(Wait::No).await.expect("the lease is free");
+    let leader = election.current().await.expect("an answer").leader.expect("there is a leader");
+    assert_eq!((leader.token, leader.is_established), (token, false));
+}
+
+/// The establishment has no event.
+#[tokio::test(start_paused = true)]
+async fn established_leader_is_seen_within_a_second_by_default() {
+    let cluster = FakeCluster::new();
+    let leadership = candidate(&cluster.manager(), ElectionOptions::new()).campaign().await.expect("elected");
+    let mut observer = candidate(&cluster.manager(), ElectionOptions::new()).observe();
+    let elected = observer.next().await.leader.expect("there is a leader");
+    assert!(!elected.is_established);
+    leadership.establish(|_| async { Ok::<_, &str>(()) }).await.expect("published");
+    let seen = tokio::time::timeout(Duration::from_millis(1_100), observer.next()).await;
+    assert!(seen.expect("the observer reads each second").leader.expect("there is a leader").is_established);
+}
+
+/// The change has no event.
+#[tokio::test(start_paused = true)]
+async fn readiness_is_seen_within_a_second_by_default() {
+    let cluster = FakeCluster::new();
+    let member = Group::join(&cluster.manager(), "workers", MemberOptions::new("a")).await.expect("the member joins");
+    let other = Group::join(&cluster.manager(), "workers", MemberOptions::new("b")).await.expect("the member joins");
+    // The events of the joins trigger no read after this time.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(other.snapshot().ready.len(), 2);
+    member.set_ready(false).await.expect("an answer");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!((other.snapshot().ready.len(), other.snapshot().all.len()), (1, 2));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::client::LeaseOptions;
 use tenure::group::{Group, GroupError, MemberOptions, Membership, Shard, Shards};
@@ -124,6 +124,7 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
     let count = begun.clone();
     let options = LeaseOptions::new().ttl(LONG_TTL).drain(Duration::from_millis(50));
     let one = [LeaseName::new("stubborn").expect("the value is valid")];
+    let kept = Instant::now();
     let shards = a.keep_assigned(one, options, move |_| {
         let turn = {
             let mut begun = count.lock().expect("not poisoned");
@@ -141,6 +142,7 @@ async fn ended_work_restarts_and_stuck_work_is_dropped() {
     });
     let shards = shards.expect("the value is valid");
     until("the work starts a fourth time", || *begun.lock().expect("not poisoned") == 4).await;
+    assert!(kept.elapsed() >= 3 * Duration::from_millis(500), "a pause is too short: {:?}", kept.elapsed());
     soon(shards.stop()).await;
     let name = LeaseName::new("stubborn").expect("the value is valid");
     assert!(

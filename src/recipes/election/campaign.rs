@@ -32,6 +32,8 @@ pub(super) struct Candidate {
     pub lease: Lease,
     pub options: ElectionOptions,
     budget: Mutex<ElectionBudget>,
+    /// Held by each campaign. A campaign that looked at the budget during another campaign would exceed it.
+    campaigning: tokio::sync::Mutex<()>,
     candidacy: watch::Sender<Candidacy>,
 }
 
@@ -70,6 +72,7 @@ impl Election {
             lease,
             options,
             budget: Mutex::default(),
+            campaigning: tokio::sync::Mutex::default(),
             candidacy: watch::Sender::new(Candidacy::Idle),
         };
         Ok(Election { candidate: Arc::new(candidate) })
@@ -100,6 +103,7 @@ impl Election {
     /// granted it.
     pub async fn campaign(&self) -> Result<Leadership, CallError> {
         let candidate = &self.candidate;
+        let _other_campaigns_wait = candidate.campaigning.lock().await;
         let _idle_at_the_end = IdleOnDrop(candidate);
         let _resolved_at_the_end = ResolveOnDrop(&candidate.lease);
         loop {

@@ -33,7 +33,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// [`GroupError::Invalid`], [`GroupError::IdTaken`], [`GroupError::Full`] or [`GroupError::Call`].
+    /// [`GroupError::Invalid`], [`GroupError::IdTaken`], [`GroupError::Full`] or [`GroupError::Call`]. After
+    /// [`Unknown`](CallError::Unknown), the manager tries to leave the group in the background.
     ///
     /// # Panics
     ///
@@ -147,7 +148,11 @@ impl Membership {
             Err(CallError::Refused(problem)) if matches!(problem.code, Code::WaitTimeout | Code::Held) => {
                 return Err(GroupError::IdTaken { id: self.options.id.clone(), holder: problem.holder });
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                // The caller of a failed join has no handle that could release the lease.
+                self.lease.resolve_lazily();
+                return Err(error.into());
+            }
         }
         Ok(self.group.refresh().await?)
     }

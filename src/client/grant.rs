@@ -66,6 +66,16 @@ impl Grant {
         }
     }
 
+    /// Ends a new grant at its longest hold, if the default ttl of the cluster is above that.
+    pub fn end_at_longest_hold(&mut self) {
+        let latest = self.options.longest_hold.map(|longest| self.since.saturating_add(longest));
+        if let (Some(latest), Some(deadline)) = (latest, self.deadline)
+            && latest < deadline
+        {
+            (self.deadline, self.ending) = (Some(latest), Some(Loss::HeldLongest));
+        }
+    }
+
     /// Applies a renewal that was sent at `sent`. It never moves the deadline backwards.
     pub fn renew(&mut self, ttl: Option<Duration>, sent: Duration, drift_permille: u32) {
         self.ttl = ttl;

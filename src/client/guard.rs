@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Mutex;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +12,11 @@ use super::grant::GrantSignals;
 use super::hold::GrantPhase;
 use super::shared::KeeperCommand;
 use super::{CallError, Lease, Loss};
+use crate::time;
 use crate::token::FencingToken;
+
+/// How long a guard waits for the keeper, which checks the clock every 100 ms. The keeper ends with its runtime.
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A lease that one part of a program holds. No other guard of the lease exists in this process at the same time.
 ///
@@ -63,7 +68,8 @@ impl LeaseGuard {
     ///
     /// The same as [`Lease::release`]. After dropping the future, the guard still excludes other guards.
     pub async fn release(&self) -> Result<bool, CallError> {
-        let released = match self.is_current() || self.is_unreleased() {
+        let is_undrained = self.lease.hold.undrained_token() == Some(self.token);
+        let released = match self.is_current() || self.is_unreleased() || is_undrained {
             true => self.lease.release().await?,
             false => {
                 self.release_lost_grant();
@@ -96,7 +102,10 @@ impl LeaseGuard {
         let done = self.steps(work, &ended).await;
         if done.is_none() {
             // The deadline has passed on this clock. The keeper records the reason on its next check.
-            ended.cancelled().await;
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = time::sleep(KEEPER_TIMEOUT) => self.lease.hold.lose(self.token, Loss::Unreachable),
+            }
         }
         done.ok_or_else(|| self.loss())
     }

@@ -53,6 +53,8 @@ struct HoldRecord {
     unreleased: Option<Unreleased>,
     /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
     undrained_token: Option<FencingToken>,
+    /// A release or a hand-over is in progress: it drains, or waits for its answer.
+    is_releasing: bool,
     listeners: Listeners,
 }
 
@@ -106,6 +108,7 @@ impl Hold {
                 ambiguous: false,
                 unreleased: None,
                 undrained_token: None,
+                is_releasing: false,
                 listeners: Listeners::default(),
             }),
             listener_queue,
@@ -116,7 +119,9 @@ impl Hold {
     /// Sets the options of the next acquire.
     pub fn set_options(&self, options: LeaseOptions) -> Result<(), InvalidValue> {
         options.check()?;
-        self.record().options = options;
+        let before = std::mem::replace(&mut self.record().options, options);
+        // The record is unlocked again: a value that these closures own may use the lease when it is dropped.
+        drop(before);
         Ok(())
     }
 
@@ -209,6 +214,16 @@ impl Hold {
         self.record().unreleased = Some(unreleased);
     }
 
+    pub fn set_releasing(&self, is_releasing: bool) {
+        self.record().is_releasing = is_releasing;
+    }
+
+    /// Whether the lease has neither a grant nor a release in progress.
+    pub fn is_over(&self) -> bool {
+        let record = self.record();
+        record.grant.is_none() && !record.is_releasing
+    }
+
     /// Ends the grant locally, although its work did not end in time. The cluster still counts it as held.
     pub fn give_up_undrained(&self) {
         if let Some(token) = self.give_up() {
@@ -266,6 +281,7 @@ impl Hold {
         }
         let grant = Grant { options, ..Grant::new(token, ttl, sent, self.drift_permille) };
         let grant = record.grant.insert(grant);
+        grant.end_at_longest_hold();
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
         self.notify_listeners(ListenerEvent::Acquired(token));
@@ -326,6 +342,8 @@ impl Hold {
         self.state.send_replace(HoldState::Lost { token, why });
         grant.signals.cancel(why);
         self.notify_listeners(ListenerEvent::Lost(why));
+        // The grant is dropped after that, with the closures of its options.
+        drop(record);
         metrics::lost(why);
         tracing::warn!(lease = %self.name, %token, %why, "lease lost");
     }

@@ -105,7 +105,7 @@ impl Lease {
     /// After any error this handle no longer holds the lease.
     ///
     /// - Refused as `not_drained`: the listeners did not finish in time. The lease expires by its ttl, because the work
-    ///   may still run. A new acquire releases it and gets a new token.
+    ///   may still run. A new acquire releases it and gets a new token. Until then, each `release` returns this error.
     /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires
     ///   by its ttl.
     ///

@@ -38,8 +38,8 @@ impl Listeners {
         self.last
     }
 
-    fn remove(&mut self, number: u64) {
-        self.all.remove(&number);
+    fn remove(&mut self, number: u64) -> Option<ListenerCallback> {
+        self.all.remove(&number)
     }
 
     fn callbacks(&self, event: ListenerEvent) -> Vec<Box<dyn FnOnce() + Send>> {
@@ -90,7 +90,9 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.upgrade() {
-            hold.listeners().remove(self.number);
+            let removed = hold.listeners().remove(self.number);
+            // The record is unlocked again: a value that the listener owns may use the lease when it is dropped.
+            drop(removed);
         }
     }
 }

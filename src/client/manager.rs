@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "testing")]
 use super::Loss;
 use super::hold::Hold;
-use super::operations::{release_ambiguous, release_left_held};
+use super::operations::{release, release_ambiguous, release_left_held};
 use super::shared::ManagerInner;
 use super::{
     CallError, Coordinator, Lease, LeaseGuard, LeaseOptions, ManagerOptions, RetryBudget, Wait, WithError, keeper,
@@ -124,10 +124,14 @@ impl LeaseManager {
     ///
     /// The same as [`Lease::release`], for each lease.
     pub async fn release_all(&self) -> Vec<(LeaseName, CallError)> {
-        let leases = self.owner.shared.all_held().into_iter().map(|hold| Lease { owner: self.owner.clone(), hold });
-        let released = join_all(leases.map(|lease| async move {
-            let released = lease.release().await;
-            released.err().map(|error| (lease.name().clone(), error))
+        self.release_each(self.owner.shared.all_held()).await
+    }
+
+    async fn release_each(&self, holds: Vec<Arc<Hold>>) -> Vec<(LeaseName, CallError)> {
+        let shared = &self.owner.shared;
+        let released = join_all(holds.into_iter().map(|hold| async move {
+            let released = release(shared, &hold).await;
+            released.err().map(|error| (hold.name.clone(), error))
         }));
         released.await.into_iter().flatten().collect()
     }
@@ -153,7 +157,11 @@ impl LeaseManager {
         // manager.
         let mut failed = self.resolve_claims().await;
         drop(resolved);
-        let (left, held) = tokio::join!(self.release_left_held(), self.release_all());
+        // In this order: a release that fails in between moves its lease from the first list to the second.
+        let mut held = shared.all_held();
+        let left = shared.all_left_held();
+        held.retain(|hold| !left.iter().any(|left| Arc::ptr_eq(left, hold)));
+        let (left, held) = tokio::join!(self.release_left_held(left), self.release_each(held));
         failed.extend(left.into_iter().chain(held));
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
@@ -166,9 +174,9 @@ impl LeaseManager {
     }
 
     /// Releases the leases that an earlier release left held. Returns those where that failed.
-    async fn release_left_held(&self) -> Vec<(LeaseName, CallError)> {
+    async fn release_left_held(&self, holds: Vec<Arc<Hold>>) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
-        let released = join_all(shared.all_left_held().into_iter().map(|hold| async move {
+        let released = join_all(holds.into_iter().map(|hold| async move {
             let released = release_left_held(shared, &hold).await;
             released.err().map(|error| (hold.name.clone(), error))
         }));
@@ -284,8 +292,10 @@ const UNPOISONED: &str = "no code panics while it holds this lock";
 
 #[cfg(all(test, feature = "testing"))]
 mod tests {
-    use crate::client::{Loss, Wait};
-    use crate::testing::FakeCluster;
+    use std::time::Duration;
+
+    use crate::client::{CallError, LeaseOptions, Loss, ManagerOptions, Wait};
+    use crate::testing::{FakeCluster, Line, Switch};
 
     #[tokio::test]
     async fn manager_says_that_it_is_shut_down() {
@@ -308,12 +318,31 @@ mod tests {
                 _ => assert_eq!(lease.release().await, Ok(true)),
             }
         }
-        cluster.clock().advance(std::time::Duration::from_secs(60));
+        cluster.clock().advance(Duration::from_secs(60));
         let shared = &manager.owner.shared;
         for _ in 0..1_000 {
             shared.wake.notify_one();
             tokio::task::yield_now().await;
         }
         assert_eq!(shared.all_held().len(), 0);
+    }
+
+    /// The check of the lease comes during its hand-over.
+    #[tokio::test(start_paused = true)]
+    async fn keeper_forgets_an_infinite_lease_after_its_hand_over() {
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        lease.acquire(Wait::No).await.expect("it is free");
+        switch.set(Line::Cut);
+        let check = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.clock().advance(Duration::from_secs(60));
+        };
+        let (handed_over, ()) = tokio::join!(lease.hand_over(None), check);
+        assert!(matches!(handed_over, Err(CallError::Unknown { .. })), "{handed_over:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(manager.owner.shared.all_held().len(), 0);
     }
 }

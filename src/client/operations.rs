@@ -56,6 +56,8 @@ pub(super) async fn acquire(
             // That the last attempt is not done proves nothing about an earlier one.
             return Err(match (error, unknown) {
                 (CallError::Unavailable(_), Some(unknown)) => unknown,
+                // A shutdown of the manager may have resolved the earlier attempt.
+                (CallError::ShutDown, Some(unknown)) if hold.is_ambiguous() => unknown,
                 (CallError::Refused(problem), Some(CallError::Unknown { why, .. })) => {
                     CallError::Unknown { why, last: Some(problem) }
                 }
@@ -243,12 +245,14 @@ async fn confirm(
 pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Result<bool, CallError> {
     let _operation = hold.operation.lock().await;
     if hold.granted_token().is_none() {
-        return match hold.failed_release() {
-            Some(token) => send_release(shared, hold, token).await,
-            None if hold.is_ambiguous() => release_ambiguous(shared, hold).await,
-            None => Ok(false),
+        return match (hold.failed_release(), hold.undrained_token()) {
+            (Some(token), _) => send_release(shared, hold, token).await,
+            (None, Some(token)) => check_undrained(shared, hold, token).await.map(|()| false),
+            (None, None) if hold.is_ambiguous() => release_ambiguous(shared, hold).await,
+            (None, None) => Ok(false),
         };
     }
+    let _in_progress = ReleaseInProgress::begin(shared, hold);
     let ttl = hold.granted_ttl();
     if !drain(hold).await {
         shared.keep_left_held(hold, ttl);
@@ -285,8 +289,36 @@ pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Res
         return send_release(shared, hold, unreleased.token).await.map(drop);
     }
     match hold.undrained_token() {
-        Some(token) if was_released(shared, hold, token).await.is_none() => Err(refused(Code::NotDrained, NOT_DRAINED)),
-        _ => Ok(()),
+        Some(token) => check_undrained(shared, hold, token).await,
+        None => Ok(()),
+    }
+}
+
+/// Returns an error if a grant may be in force that was not released because its work did not end.
+async fn check_undrained(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Result<(), CallError> {
+    was_released(shared, hold, token).await.ok_or_else(|| refused(Code::NotDrained, NOT_DRAINED))?;
+    hold.forget_unreleased_token(token);
+    Ok(())
+}
+
+/// A release or hand-over in progress. Until it is dropped, the manager counts the lease among those of a shutdown.
+struct ReleaseInProgress<'a> {
+    shared: &'a ManagerInner,
+    hold: &'a Arc<Hold>,
+}
+
+impl ReleaseInProgress<'_> {
+    fn begin<'a>(shared: &'a ManagerInner, hold: &'a Arc<Hold>) -> ReleaseInProgress<'a> {
+        hold.set_releasing(true);
+        ReleaseInProgress { shared, hold }
+    }
+}
+
+impl Drop for ReleaseInProgress<'_> {
+    fn drop(&mut self) {
+        self.hold.set_releasing(false);
+        // The keeper forgets the lease if its grant has ended.
+        self.shared.schedule_check([self.hold.clone()]);
     }
 }
 
@@ -360,6 +392,7 @@ pub(super) async fn hand_over(
     if hold.granted_token().is_none() {
         return Ok(false);
     }
+    let _in_progress = ReleaseInProgress::begin(shared, hold);
     let ttl = hold.granted_ttl();
     if !drain(hold).await {
         shared.keep_left_held(hold, ttl);

@@ -211,9 +211,9 @@ impl RenewalSchedule {
         self.held.get(&key).map(|(_, hold)| hold.clone())
     }
 
-    /// Removes the lease if its grant has ended.
+    /// Removes the lease if its grant has ended. During a release it stays, so that a shutdown waits for the outcome.
     pub fn forget_if_ended(&mut self, hold: &Arc<Hold>) {
-        if hold.granted_token().is_none() {
+        if hold.is_over() {
             let key = (hold.name.clone(), hold.holder.clone());
             if let Some((at, _)) = self.held.remove(&key) {
                 self.by_time.remove(&(at, key));

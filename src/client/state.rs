@@ -151,3 +151,24 @@ impl fmt::Display for Loss {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_has_the_word_of_the_api() {
+        let same = [
+            LostReason::Expired,
+            LostReason::Revoked,
+            LostReason::HandedOver,
+            LostReason::Released,
+            LostReason::Restored,
+            LostReason::Other,
+        ];
+        for reason in same {
+            assert_eq!(Loss::from(reason).as_str(), reason.as_str());
+        }
+        assert_eq!(Loss::from(LostReason::Unknown), Loss::Forgotten);
+    }
+}

@@ -40,7 +40,8 @@ const MIN_GROWTH_BYTES: u64 = 1 << 20;
 
 /// A [`HighWaterStore`] in the file `path`. One process at a time can open it.
 ///
-/// The journal also uses the files `path.lock` and, during a rewrite, `path.new`.
+/// The journal also uses the files `path.lock` and, during a rewrite, `path.new`. If `path` is a symbolic link, these
+/// are beside its target, which must exist.
 ///
 /// Keep the file on the same disk as the resource's data, and restore both together. If the marks are older than the
 /// data, the gate admits old holders. If the file is missing, the journal creates it without marks.
@@ -77,7 +78,11 @@ impl Journal {
     ///
     /// The file is in use or damaged, or an I/O operation has failed.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
-        let path = std::path::absolute(path).map_err(|error| OpenError::io("find", path, error))?;
+        let mut path = std::path::absolute(path).map_err(|error| OpenError::io("find", path, error))?;
+        if path.is_symlink() {
+            // A rewrite would replace the link, and a lock beside the link would not lock the file.
+            path = fs::canonicalize(&path).map_err(|error| OpenError::io("read", &path, error))?;
+        }
         let lock = lock(&path)?;
         let marks = match fs::read(&path) {
             Ok(bytes) => parse(&bytes).map_err(|what| OpenError::Damaged { path: path.clone(), what })?,

@@ -12,7 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::node::{Answer, Forward, Node, Request};
 use crate::peer::Transport;
 use crate::storage::Storage;
-use crate::types::MAX_NAME_BYTES;
+use crate::types::LeaseName;
 
 /// The longest time until an access token expires: 100 years of 365.25 days.
 const MAX_TOKEN_TTL_MS: u64 = 3_155_760_000_000;
@@ -173,9 +173,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
 /// Checks a permission of a request.
 pub(crate) fn permission(api::Permission { right, prefix }: api::Permission) -> Result<PrefixRight, Box<Problem>> {
-    // The first character of a name has a smaller choice, but no prefix grants more.
-    let is_allowed = prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b));
-    match is_allowed && prefix.len() <= MAX_NAME_BYTES {
+    // A prefix that is not empty is itself a name.
+    match prefix.is_empty() || LeaseName::new(&prefix).is_ok() {
         true => Ok(PrefixRight { right, prefix }),
         false => Err(invalid(format!("prefix: no lease name begins with {prefix:?}"))),
     }

@@ -320,7 +320,9 @@ fn waiter_of(place: u32, waiter: Waiter, now: ClusterMs) -> api::Waiter {
 fn explanation_of(name: LeaseName, explanation: Explanation, holders: Option<u32>, now: ClusterMs) -> api::Explanation {
     let holders = holders.unwrap_or(explanation.held.len() as u32);
     let held: Vec<api::LeaseInfo> = explanation.held.into_iter().map(|held| lease_of(held, now)).collect();
-    let lock_delay_left_ms = explanation.delay_until.map(|until| until.saturating_sub(now)).filter(|left| *left > 0);
+    // A claim can get the lease after the last millisecond of the delay.
+    let left_ms = |until: ClusterMs| until.saturating_add(1).saturating_sub(now);
+    let lock_delay_left_ms = explanation.delay_until.map(left_ms).filter(|left| *left > 0);
     let standing = explanation.standing.map(|standing| standing_of(standing, now));
     let mut summary = describe_holders(&held, holders, lock_delay_left_ms);
     if explanation.waiters > 0 {

@@ -1,13 +1,28 @@
 //! Tests of the conversion of requests, refusals and errors.
 
+use std::time::Duration;
+
 use super::*;
 use crate::api::TtlMs;
 use crate::token::FencingToken;
-use crate::types::HolderId;
+use crate::types::{AccessName, HolderId, Right};
 
 fn claim_of(json: &str) -> Result<Acquire, Box<Problem>> {
     let policy = TtlPolicy { default_ms: 5_000, min_ms: 1_000, max_ms: 60_000, infinite: false };
     claim(&policy, LeaseName::new("a").expect("valid"), serde_json::from_str(json).expect("the JSON is a claim"))
+}
+
+#[test]
+fn prefix_of_a_right_begins_a_lease_name() {
+    let taken = |prefix: &str| access::permission(api::Permission::new(crate::types::Right::Hold, prefix));
+    for prefix in ["", "j", "jobs/", "0:._-", &"a".repeat(200)] {
+        assert_eq!(taken(prefix).expect("names begin with it").prefix, prefix);
+    }
+    for prefix in ["/jobs/", "-x", ".", ":a", "jobs *", "é", &"a".repeat(201)] {
+        let refused = taken(prefix).map(drop).expect_err(prefix);
+        assert_eq!(refused.code, Code::Invalid, "{prefix}");
+        assert!(refused.detail.starts_with("prefix: no lease name begins with "), "{refused:?}");
+    }
 }
 
 #[test]
@@ -253,5 +268,90 @@ fn waiter_has_its_times() {
         let first = &shown.waiters[0];
         let times = (first.since_at, first.waited_ms, first.expires_in_ms);
         assert_eq!(times, (Timestamp::from_millis(1), waited_ms, expires_in_ms), "at {now}");
+    }
+}
+
+fn waiter(holder: &str) -> Waiter {
+    Waiter { holder: HolderId::new(holder).expect("valid"), since: 100, since_wall_ms: 1, until: 500 }
+}
+
+#[test]
+fn waiter_has_the_number_of_waiters_before_it() {
+    let name = || LeaseName::new("a").expect("valid");
+    let all = ["b", "c", "d"].map(waiter).to_vec();
+    let shown = queue(name(), Answer::Queue(all), 300).expect("a queue");
+    assert_eq!(shown.waiters.iter().map(|waiter| waiter.place).collect::<Vec<_>>(), [0, 1, 2]);
+    let standing = Some(Standing::Waits { place: 2, waiter: waiter("d") });
+    let held = vec![lease(Some(500))];
+    let explanation = Explanation { held, delay_until: None, next: Some(waiter("b")), waiters: 3, standing };
+    let shown = explained(name(), Answer::Explain(explanation), 300).expect("an explanation");
+    assert_eq!(shown.next.as_ref().map(|next| (next.place, next.holder.as_str())), Some((0, "b")));
+    assert!(shown.summary.ends_with("; 3 waiting; d waits, with 2 before it"), "{}", shown.summary);
+    let Some(api::Standing::Waits { waiter }) = &shown.standing else { panic!("{:?}", shown.standing) };
+    assert_eq!((waiter.place, waiter.holder.as_str()), (2, "d"));
+}
+
+/// At the last millisecond of the delay, a claim is told to wait for 1 ms more.
+#[test]
+fn explanation_counts_the_last_millisecond_of_a_lock_delay() {
+    for (now, left) in [(498, Some(3)), (499, Some(2)), (500, Some(1)), (501, None), (700, None)] {
+        let explanation =
+            Explanation { held: Vec::new(), delay_until: Some(500), next: None, waiters: 0, standing: None };
+        let name = LeaseName::new("a").expect("valid");
+        let shown = explained(name, Answer::Explain(explanation), now).expect("an explanation");
+        assert_eq!((shown.lock_delay_left_ms, shown.summary == "free"), (left, left.is_none()), "at {now}");
+    }
+}
+
+#[test]
+fn held_problem_has_its_grant_and_its_waiters() {
+    let holder = HolderId::new("h").expect("valid");
+    let token = FencingToken { term: 3, index: 4 };
+    let granted_wall_ms = 1_790_000_000_123;
+    let held = Refusal::Held { holder, token, granted_wall_ms, retry_after_ms: Some(70), waiters: 9 };
+    let problem = refusal(held);
+    assert_eq!((problem.holder.as_deref(), problem.token, problem.waiters), (Some("h"), Some(token), Some(9)));
+    assert_eq!(problem.since, Some(Timestamp::from_millis(granted_wall_ms)));
+    assert_eq!(problem.retry_after_ms, Some(70));
+}
+
+#[test]
+fn event_has_the_position_and_the_time_of_its_transition() {
+    let transition = Transition {
+        index: 12,
+        part: 3,
+        name: LeaseName::new("a").expect("valid"),
+        holder: HolderId::new("h").expect("valid"),
+        token: FencingToken { term: 3, index: 4 },
+        change: Change::Released,
+        at: 77,
+        wall_ms: 1_790_000_000_123,
+    };
+    let shown = event(&transition);
+    assert_eq!((shown.index, shown.part), (12, 3));
+    assert_eq!(shown.at, Timestamp::from_millis(1_790_000_000_123));
+}
+
+#[test]
+fn prefix_of_a_role_has_at_most_200_bytes() {
+    let given = |bytes: usize| access::permission(api::Permission::new(Right::Hold, "p".repeat(bytes)));
+    for bytes in [0, 200] {
+        assert_eq!(given(bytes).expect("a name can have it").prefix.len(), bytes);
+    }
+    assert_eq!(given(201).map(drop).expect_err("no name has it").code, Code::Invalid);
+}
+
+#[test]
+fn access_token_expires_after_1_ms_to_100_years() {
+    const LONGEST_MS: u64 = 3_155_760_000_000;
+    let created = |ttl_ms: u64| {
+        let principal = AccessName::new("ci").expect("valid");
+        access::new_token(principal, Some(Duration::from_millis(ttl_ms))).map(drop)
+    };
+    for ttl_ms in [1, LONGEST_MS] {
+        assert_eq!(created(ttl_ms), Ok(()), "{ttl_ms}");
+    }
+    for ttl_ms in [0, LONGEST_MS + 1] {
+        assert_eq!(created(ttl_ms).expect_err("outside the bounds").code, Code::Invalid, "{ttl_ms}");
     }
 }

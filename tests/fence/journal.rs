@@ -1,9 +1,12 @@
 //! A gate with marks in a file. `tests/powercut` tests its file after power failures.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::process::getuid;
 use tenure::fence::{Gate, OpenError, Refused};
@@ -42,12 +45,42 @@ fn second_gate_on_the_same_file_is_refused() {
     Gate::open(&path).expect("the file is not locked");
 }
 
+#[test]
+fn link_to_a_file_opens_that_file() {
+    let folder = tempfile::tempdir().expect("create a directory");
+    let (file, link) = (folder.path().join("data/marks"), folder.path().join("marks"));
+    fs::create_dir(folder.path().join("data")).expect("create a directory");
+    symlink(&file, &link).expect("create a link");
+    assert!(Gate::open(&link).is_err(), "the data may be on a disk that is not mounted");
+    drop(Gate::open(&file).expect("a new file"));
+    let gate = Gate::open(&link).expect("the file of the link");
+    assert!(matches!(Gate::open(&file), Err(OpenError::InUse { .. })), "the link leads to the same file");
+    gate.admit_blocking("a", token(7), || ()).expect("the first");
+    drop(gate);
+    assert!(fs::symlink_metadata(&link).expect("the link exists").is_symlink());
+    assert_eq!(Gate::open(&file).expect("the same file").highest("a").token(), token(7));
+}
+
+/// Another process has the lock, and writes a mark before it ends. The read of a pipe without a writer blocks.
+#[test]
+fn marks_are_not_read_before_the_lock() {
+    let folder = tempfile::tempdir().expect("create a directory");
+    let path = folder.path().join("marks");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("run mkfifo").success());
+    let lock = File::create(folder.path().join("marks.lock")).expect("create the file of the lock");
+    lock.lock().expect("lock the file");
+    let (opened, ended) = mpsc::channel();
+    std::thread::spawn(move || opened.send(Gate::open(&path).map(drop)));
+    let opened = ended.recv_timeout(Duration::from_secs(20)).expect("the gate reads before it has the lock");
+    assert!(matches!(opened, Err(OpenError::InUse { .. })), "{opened:?}");
+}
+
 /// A gate that started without marks here would admit old holders.
 #[test]
 fn unreadable_file_is_refused_and_not_replaced() {
     let folder = tempfile::tempdir().expect("create a directory");
     let path = folder.path().join("marks");
-    std::os::unix::fs::symlink(&path, &path).expect("create a link to itself, which is unreadable");
+    symlink(&path, &path).expect("create a link to itself, which is unreadable");
     let error = Gate::open(&path).expect_err("the file is unreadable");
     assert!(error.to_string().starts_with("cannot read"), "{error}");
     assert!(fs::symlink_metadata(&path).expect("the link exists").is_symlink());

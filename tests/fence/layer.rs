@@ -265,3 +265,43 @@ async fn invalid_or_new_resource_of_a_full_gate_is_refused() {
     assert_eq!(tower::Service::call(&mut fenced, known).await.expect("an answer").status(), 200);
     assert_eq!(handler.0.load(Ordering::SeqCst), 1);
 }
+
+/// A service whose clone is not ready, like one behind a limit of concurrent requests.
+#[derive(Default)]
+struct Limited {
+    is_ready: bool,
+}
+
+impl Clone for Limited {
+    fn clone(&self) -> Limited {
+        Limited::default()
+    }
+}
+
+impl tower::Service<Request<String>> for Limited {
+    type Response = AnyResponse<String>;
+    type Error = Infallible;
+    type Future = Ready<Result<AnyResponse<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        assert!(std::mem::take(&mut self.is_ready), "the service is called before it is ready");
+        std::future::ready(Ok(AnyResponse::default()))
+    }
+}
+
+#[tokio::test]
+async fn fence_calls_the_service_that_was_ready() {
+    let mut fenced = FenceLayer::by(Gate::in_memory(), |_| "a".to_owned()).layer(Limited::default());
+    for index in [1, 2] {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(tower::Service::poll_ready(&mut fenced, &mut context).is_ready());
+        let request = Request::put("/").header(http::HEADER, token(index).to_string()).body(String::new());
+        let answer = tower::Service::call(&mut fenced, request.expect("valid")).await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+    }
+}

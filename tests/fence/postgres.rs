@@ -64,6 +64,7 @@ async fn function_fences_a_whole_transaction() {
     accepts_equal_and_refuses_lower(&mut one).await;
     rollback_reverts_the_mark(&mut one).await;
     refuses_invalid_tokens(&one).await;
+    marks_are_in_the_schema_of_the_function(&one, &server.connect().await).await;
     newer_token_waits_for_a_stalled_transaction(&mut one, &mut other, &watcher).await;
     older_token_is_refused_after_its_wait(&mut one, &mut other, &watcher).await;
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
@@ -101,6 +102,20 @@ async fn refuses_invalid_tokens(client: &Client) {
         let error = client.execute(postgres::CHECK, &[&resource, &fence]).await.expect_err("no token");
         assert_eq!(sqlstate(&error), "22023");
     }
+}
+
+/// The other session uses the schema of another application, which has its own marks.
+async fn marks_are_in_the_schema_of_the_function(client: &Client, other: &Client) {
+    let row = client.query_one("SELECT current_schema()::text", &[]).await.expect("an answer");
+    let schema: String = row.get(0);
+    let make = format!("CREATE SCHEMA {schema}_other; SET search_path TO {schema}_other");
+    other.batch_execute(&make).await.expect("another schema");
+    other.batch_execute(postgres::SCHEMA).await.expect("apply the schema");
+    let accept = format!("SELECT {schema}.tenure_fence('shared', {})", token(7).as_i64());
+    other.batch_execute(&accept).await.expect("the first");
+    let lower = client.execute(postgres::CHECK, &[&"shared", &token(6).as_i64()]).await.expect_err("stale");
+    assert_eq!(marks(&lower), Some((token(6), token(7))));
+    other.batch_execute(&format!("DROP SCHEMA {schema}_other CASCADE")).await.expect("dropped");
 }
 
 /// The old holder is paused inside its transaction, after the check.

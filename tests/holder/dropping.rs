@@ -1,6 +1,7 @@
 //! Grants that the manager and the cluster see differently: after dropped futures of releases and hand-overs, after lost
 //! answers, and before the manager has seen the end of a grant.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tenure::client::{
 };
 use tenure::testing::{FakeCluster, Line, Switch};
 
-use crate::link::{ClaimFate, Link};
+use crate::link::{ClaimFate, Link, Withheld};
 use crate::world::{LONG, until, wait_in_queue};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -232,10 +233,12 @@ async fn later_claim_says_nothing_about_an_earlier_one() {
     }
 }
 
-/// The second attempt is certainly not done: no node serves it, or the cluster refuses it.
+/// The second attempt is certainly not done: no node serves it, the cluster refuses it, or the node is shut down.
 #[tokio::test(start_paused = true)]
 async fn last_attempt_does_not_hide_an_unknown_one() {
-    for (last, refused) in [(ClaimFate::NotSent, None), (ClaimFate::Forbidden, Some(Code::Forbidden))] {
+    let fates =
+        [(ClaimFate::NotSent, None), (ClaimFate::Forbidden, Some(Code::Forbidden)), (ClaimFate::ShutDown, None)];
+    for (last, refused) in fates {
         let link = Link::new();
         let lease = link.lease();
         *link.failing_claims.lock().expect("plain") = [ClaimFate::AnswerLost, last].into();
@@ -368,4 +371,36 @@ async fn dropped_lease_is_renewed_until_its_listener_has_ended() {
         }
     };
     tokio::time::timeout(Duration::from_secs(4), free).await.expect("the manager releases the lease");
+}
+
+/// The work may have no time to end, and the request has its own.
+#[tokio::test(start_paused = true)]
+async fn dropped_manager_waits_for_the_answers_to_its_releases() {
+    let link = Link::new();
+    link.withheld.send_replace(Withheld { release_requests: true, ..Withheld::default() });
+    let manager = link.manager();
+    let options = LeaseOptions::new().infinite().drain(Duration::ZERO);
+    let lease = manager.lease_with("job", options).expect("a name");
+    lease.acquire(Wait::No).await.expect("it is free");
+    drop((lease, manager));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(link.releases.load(Ordering::SeqCst), 1, "the release is sent");
+    link.withheld.send_replace(Withheld::default());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(link.cluster.manager().try_acquire("job").await.expect("an answer").is_some());
+}
+
+/// Another part of the program sets shorter limits for the next acquire.
+#[tokio::test(start_paused = true)]
+async fn limits_of_a_grant_do_not_change() {
+    let world = World::start();
+    let long = LeaseOptions::new().ttl(TTL).drain(Duration::from_secs(10)).longest_hold(TTL * 10);
+    let lease = world.manager.lease_with("job", long).expect("a name");
+    lease.before_release(|| tokio::time::sleep(Duration::from_millis(50))).detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    let short = LeaseOptions::new().ttl(TTL).drain(Duration::ZERO).longest_hold(TTL);
+    world.manager.lease_with("job", short).expect("a name");
+    world.cluster.clock().advance(TTL * 2 / 5);
+    until("it is renewed", || lease.remaining() > Some(TTL * 9 / 10)).await;
+    assert_eq!(lease.release().await, Ok(true), "the work has 10 s to end");
 }

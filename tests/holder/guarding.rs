@@ -201,3 +201,21 @@ async fn shutdown_ends_the_wait_for_another_guard() {
     let ended = tokio::time::timeout(LONG / 2, waiting).await.expect("the wait has ended").expect("no panic");
     assert_eq!(ended, Err(CallError::ShutDown));
 }
+
+/// The keeper ended with the runtime of the first acquire.
+#[test]
+fn work_ends_after_the_deadline_without_a_keeper() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(true).build().expect("a runtime")
+    };
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let first = runtime();
+    let guard = first.block_on(manager.try_acquire("job")).expect("an answer").expect("the lease is free");
+    drop(first);
+    cluster.clock().advance(Duration::from_secs(3_600));
+    let work = async { tokio::time::timeout(LONG, guard.while_held(std::future::pending::<()>())).await };
+    let ended = runtime().block_on(work).expect("the guard does not wait for the keeper");
+    assert_eq!(ended, Err(Loss::Unreachable));
+}

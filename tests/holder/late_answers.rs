@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::api::Code;
-use tenure::client::{AcquireOptions, CallError, HoldState, Lease, LeaseOptions, Loss, Wait, WithError};
+use tenure::api::{Code, Release};
+use tenure::client::{
+    AcquireOptions, CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, RetryBudget, Wait, WithError,
+};
 
 use crate::link::{ClaimFate, Fate, Link, TTL, USABLE, Withheld};
 use crate::world::{LONG, until, wait_in_queue};
@@ -458,4 +460,28 @@ async fn no_claim_is_sent_after_a_shutdown() {
     link.withheld.send_replace(Withheld::default());
     assert_eq!(acquiring.await.expect("no panic"), Err(CallError::ShutDown));
     assert_eq!(link.claims.load(Ordering::SeqCst), claims, "a claim was sent");
+}
+
+/// The lost lease is the first one of the batch, because it was acquired first.
+#[tokio::test]
+async fn lost_lease_of_a_batch_leaves_the_others_renewed() {
+    let link = Link::new();
+    let manager = link.manager();
+    let lease = |name: &str| manager.lease_with(name, LeaseOptions::new().ttl(TTL)).expect("a name");
+    let (lost, others) = (lease("lost"), ["one", "two", "three"].map(lease));
+    let token = lost.acquire(Wait::No).await.expect("the lease is free");
+    let later = Duration::from_secs(4);
+    link.cluster.clock().advance(later);
+    for other in &others {
+        other.acquire(Wait::No).await.expect("the lease is free");
+    }
+    let (release, budget) = (Release::new(lost.holder().clone(), token), RetryBudget::within(LONG));
+    let released = Coordinator::release(&link.cluster, lost.name().clone(), release, budget).await;
+    assert!(released.expect("behind the manager's back").released);
+    link.cluster.clock().advance(TTL * 2 / 5 - later);
+    for _ in 0..2 {
+        until("the others are renewed", || others.iter().all(|other| other.remaining() == Some(USABLE))).await;
+        assert_eq!(lost.state(), HoldState::Lost { token, why: Loss::Released });
+        link.cluster.clock().advance(TTL * 2 / 5);
+    }
 }

@@ -53,6 +53,8 @@ pub struct Withheld {
     pub renewal_requests: bool,
     pub renewals: bool,
     pub hand_overs: bool,
+    /// The requests, and not their answers.
+    pub release_requests: bool,
     pub releases: bool,
 }
 
@@ -76,6 +78,8 @@ pub enum ClaimFate {
     NotSent,
     /// The cluster refuses it for another reason than the wait.
     Forbidden,
+    /// The node in this process is shut down.
+    ShutDown,
 }
 
 impl Link {
@@ -152,6 +156,7 @@ impl Coordinator for Link {
             let fate = self.failing_claims.lock().expect("no panic").pop_front();
             match fate {
                 None => {}
+                Some(ClaimFate::ShutDown) => return Err(CallError::ShutDown),
                 Some(ClaimFate::NotSent) => return Err(CallError::Unavailable("no node is reached".to_owned())),
                 Some(ClaimFate::Forbidden) => {
                     return Err(CallError::Refused(Box::new(Problem::new(Code::Forbidden, "the rights have changed"))));
@@ -195,6 +200,7 @@ impl Coordinator for Link {
     fn release(&self, name: LeaseName, release: Release, budget: RetryBudget) -> ResponseFuture<'_, Released> {
         Box::pin(async move {
             self.releases.fetch_add(1, Ordering::SeqCst);
+            self.wait_for_answer(|withheld| withheld.release_requests).await;
             let lost = self.lost_releases.lock().expect("not poisoned").pop();
             let claim = Acquire::new(release.holder.clone());
             match lost {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::client::{LeaseOptions, Loss, Wait};
 use tenure::testing::FakeCluster;
 
-use crate::world::{LONG_TTL, TTL, World, over_both_transports, short, until};
+use crate::world::{LONG, LONG_TTL, TTL, World, over_both_transports, short, until};
 
 over_both_transports!(
     on_lost_fires_once_per_loss_and_not_for_releases,
@@ -99,4 +99,74 @@ async fn faulty_listener_does_not_stop_renewals(world: &World) {
     tokio::time::sleep(ttl * 2).await;
     assert!(lease.is_held(), "{:?}", lease.state());
     assert_eq!(*events.lock().expect("not poisoned"), 1);
+}
+
+/// Runs the case on its own thread: a case that hangs must not hang the test.
+fn ends_in_time(case: impl AsyncFnOnce() + Send + 'static) {
+    let (end, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(case());
+        // The test does not wait any more if the case took too long.
+        let _ = end.send(());
+    });
+    ended.recv_timeout(LONG).expect("the case ends in time");
+}
+
+/// A listener owns a guard of the lease, or the subscription of another listener.
+#[test]
+fn removed_listener_can_use_its_lease_when_it_is_dropped() {
+    ends_in_time(async || {
+        let lease = FakeCluster::new().manager().lease("job").expect("a valid name");
+        let inner = lease.after_acquire(|_| ());
+        let outer = lease.on_lost(move |_| {
+            let _owned = &inner;
+        });
+        drop(outer);
+    });
+    ends_in_time(async || {
+        let lease = FakeCluster::new().manager().lease("job").expect("a valid name");
+        let guard = lease.guard(Wait::No).await.expect("the lease is free");
+        let listener = lease.on_lost(move |_| {
+            let _owned = &guard;
+        });
+        drop(listener);
+        until("it is released", || !lease.is_held()).await;
+    });
+}
+
+/// Options that stop renewals, and whose closure owns the subscription of a listener.
+fn owning_options(inner: tenure::client::Subscription) -> LeaseOptions {
+    LeaseOptions::new().renew_while(move || {
+        let _owned = &inner;
+        false
+    })
+}
+
+#[test]
+fn replaced_options_can_use_their_lease_when_they_are_dropped() {
+    ends_in_time(async || {
+        let manager = FakeCluster::new().manager();
+        let lease = manager.lease("job").expect("a valid name");
+        let options = owning_options(lease.on_lost(|_| ()));
+        manager.lease_with("job", options).expect("valid options");
+        manager.lease_with("job", LeaseOptions::new()).expect("valid options");
+        assert!(lease.acquire(Wait::No).await.is_ok());
+    });
+}
+
+/// A later call has replaced the options of the lease, so the grant has the last reference to its own.
+#[test]
+fn options_of_a_lost_grant_can_use_their_lease_when_they_are_dropped() {
+    ends_in_time(async || {
+        let cluster = FakeCluster::new();
+        let manager = cluster.manager();
+        let lease = manager.lease("job").expect("a valid name");
+        let options = owning_options(lease.on_lost(|_| ()));
+        manager.lease_with("job", options).expect("valid options");
+        lease.acquire(Wait::No).await.expect("the lease is free");
+        manager.lease_with("job", LeaseOptions::new()).expect("valid options");
+        cluster.lose("job", Loss::Revoked);
+        assert!(!lease.is_held());
+    });
 }

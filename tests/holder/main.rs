@@ -16,6 +16,8 @@ mod link;
 mod listening;
 mod losing;
 mod releasing;
+mod shutting_down;
+mod states;
 #[path = "../support/steady.rs"]
 mod steady;
 mod world;

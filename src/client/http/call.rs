@@ -193,7 +193,7 @@ impl Call {
     }
 }
 
-async fn exchange(
+pub(super) async fn exchange(
     request: reqwest::RequestBuilder,
     stale_age: Option<&StaleAge>,
 ) -> Result<(StatusCode, Vec<u8>), reqwest::Error> {

@@ -11,6 +11,7 @@ use reqwest::Url;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::call::exchange;
 use super::credential::Http;
 use crate::api::Cluster;
 
@@ -33,8 +34,9 @@ const CLUSTER: &str = "v1/cluster";
 /// The endpoints of a cluster. Cheap to clone. Clones share the preferred node: the one that answered last gets the
 /// next request.
 ///
-/// While a client sends requests, it asks the cluster for its members every 30 s, and after 2 s if an endpoint fails. It
-/// adds their addresses, so it also reaches nodes that join later. It never drops the endpoints that it was given.
+/// While a client sends requests or watches, it asks the cluster for its members every 30 s, and after 2 s if an endpoint
+/// fails. It adds their addresses, so it also reaches nodes that join later. It never drops the endpoints that it was
+/// given.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
     inner: Arc<EndpointState>,
@@ -102,24 +104,23 @@ impl Endpoints {
         let mut refresh = self.inner.refresh.lock();
         let after_failure = self.refresh_interval.min(REFRESH_INTERVAL_AFTER_FAILURE);
         let interval = if refresh.has_failure { after_failure } else { self.refresh_interval };
-        if refresh.began.elapsed() < interval {
+        let is_in_progress = refresh.task.as_ref().is_some_and(|task| !task.is_finished());
+        if is_in_progress || refresh.began.elapsed() < interval {
             return;
         }
         (refresh.began, refresh.has_failure) = (Instant::now(), false);
         let (weak, answered) = (Arc::downgrade(&self.inner), answered.clone());
-        let asked = http.get(answered.join(CLUSTER).expect("a constant path")).timeout(REFRESH_TIMEOUT).send();
-        let task = tokio::spawn(async move {
+        let request = http.get(answered.join(CLUSTER).expect("a constant path")).timeout(REFRESH_TIMEOUT);
+        refresh.task = Some(tokio::spawn(async move {
             // Without an answer, the endpoints stay as they are until the next refresh.
-            let Ok(answer) = asked.await else { return };
-            let Ok(body) = answer.bytes().await else { return };
+            let Ok((status, body)) = exchange(request, None).await else { return };
             let Ok(cluster) = serde_json::from_slice::<Cluster>(&body) else { return };
-            if let Some(inner) = weak.upgrade() {
+            if status.is_success()
+                && let Some(inner) = weak.upgrade()
+            {
                 inner.add_members(&answered, cluster.members.iter().map(|member| member.http.as_str()));
             }
-        });
-        if let Some(before) = refresh.task.replace(task) {
-            before.abort();
-        }
+        }));
     }
 
     pub(super) fn preferred(&self) -> usize {
@@ -243,7 +244,10 @@ pub enum InvalidEndpoints {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+    use crate::client::Remote;
 
     #[test]
     fn hosts_and_urls_are_parsed() {
@@ -296,6 +300,61 @@ mod tests {
         let many: Vec<String> = (0..40).map(|node| format!("node-{node}:1")).collect();
         endpoints.inner.add_members(&answered, many.iter().map(String::as_str));
         assert_eq!(endpoints.len(), MAX_ENDPOINTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn members_are_asked_for_every_30_s_and_2_s_after_a_failure() {
+        let endpoints: Endpoints = "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".parse().expect("valid");
+        let (http, url) = (Remote::new(endpoints.clone()).http, endpoints.urls()[0].clone());
+        let asks_after = async |seconds| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            endpoints.refresh(&http, &url);
+            let mut refresh = endpoints.inner.refresh.lock();
+            // No node listens: the request must not delay the next one.
+            refresh.task = None;
+            refresh.began == Instant::now()
+        };
+        assert_eq!((asks_after(29).await, asks_after(1).await), (false, true));
+        endpoints.avoid(0, 3);
+        assert_eq!((asks_after(1).await, asks_after(1).await), (false, true), "after a failure");
+        assert_eq!((asks_after(3).await, asks_after(26).await, asks_after(1).await), (false, false, true));
+    }
+
+    /// The answer takes longer than the interval.
+    #[tokio::test]
+    async fn short_refresh_interval_leaves_time_for_the_answer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let endpoints: Endpoints = listener.local_addr().expect("it is bound").to_string().parse().expect("valid");
+        let member = serde_json::json!({
+            "id": 2, "role": "voter", "state": "up", "http": "127.0.0.1:1", "peer": "127.0.0.1:2", "lag": null,
+            "last_contact_ms": null
+        });
+        let body = serde_json::json!({
+            "cluster_id": "c", "node": 1, "leader": 1, "quorum": true, "term": 1, "applied": 9, "feature_level": 1,
+            "clock": {"monotonic_ms": 5, "wall": "2026-01-31T12:00:00.000Z"}, "members": [member]
+        });
+        let body = body.to_string();
+        let answer = format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = answer.clone();
+                tokio::spawn(async move {
+                    if stream.read(&mut [0; 4096]).await.is_ok_and(|read| read > 0) {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        let _ = stream.write_all(answer.as_bytes()).await;
+                    }
+                });
+            }
+        });
+        let endpoints = endpoints.with_refresh_interval(Duration::ZERO);
+        let (http, url) = (Remote::new(endpoints.clone()).http, endpoints.urls()[0].clone());
+        let learned = async {
+            while endpoints.len() == 1 {
+                endpoints.refresh(&http, &url);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), learned).await.expect("the client learns of the member");
     }
 
     #[test]

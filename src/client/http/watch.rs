@@ -100,7 +100,10 @@ impl Watch {
             let refused = match tokio::time::timeout(limit, sent).await {
                 Ok(Ok(response)) if response.status().is_success() => {
                     endpoints.prefer(index);
-                    return Ok(Box::pin(parse_events(chunks(response))));
+                    let (endpoints, http, node) = (endpoints.clone(), self.remote.http.clone(), endpoint.clone());
+                    // A client that only watches sends no other request that would ask for the members.
+                    let chunks = chunks(response).inspect(move |_| endpoints.refresh(&http, &node));
+                    return Ok(Box::pin(parse_events(chunks)));
                 }
                 Ok(Ok(response)) => refusal(response).await,
                 Ok(Err(error)) => WatchRefusal::Unavailable(describe_error(endpoint, &error)),

@@ -1,0 +1,110 @@
+//! Shutdowns during releases and hand-overs: they name what the cluster may still count as held.
+
+use std::time::Duration;
+
+use tenure::api::Code;
+use tenure::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
+use tenure::testing::{FakeCluster, Line, Switch};
+
+use crate::acquiring::code;
+use crate::link::TTL;
+use crate::world::until;
+
+/// A manager behind a switch.
+fn switched() -> (FakeCluster, Switch, LeaseManager) {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    (cluster, switch, manager)
+}
+
+/// Shuts the manager down and returns the names.
+async fn shut_down(manager: &LeaseManager) -> Vec<String> {
+    manager.shutdown().await.iter().map(|(name, _)| name.to_string()).collect()
+}
+
+/// The keeper checks the leases whose time has come.
+async fn let_the_keeper_check(cluster: &FakeCluster, passed: Duration) {
+    cluster.clock().advance(passed);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+}
+
+/// The guard was dropped, and the listener runs when the shutdown begins.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_a_lease_whose_background_release_is_not_drained() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let options = LeaseOptions::new().infinite().drain(Duration::from_millis(200));
+    let lease = manager.lease_with("job", options).expect("valid options");
+    lease.before_release(std::future::pending::<()>).detach();
+    drop(lease.guard(Wait::No).await.expect("it is free"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let failed = manager.shutdown().await;
+    assert!(
+        matches!(failed.as_slice(), [(name, error)] if name.as_str() == "job" && code(error) == Some(Code::NotDrained)),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn undrained_lease_is_refused_as_not_drained_until_it_expires() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(20));
+    let lease = manager.lease_with("job", options).expect("valid options");
+    lease.before_release(std::future::pending::<()>).detach();
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    for round in 0..2 {
+        let refused = guard.release().await.expect_err("the work goes on");
+        assert_eq!(code(&refused), Some(Code::NotDrained), "{round}");
+        assert!(manager.try_acquire("job").await.expect("an answer").is_none(), "the guard excludes others: {round}");
+    }
+    cluster.clock().advance(TTL + Duration::from_secs(1));
+    assert_eq!((guard.release().await, lease.release().await), (Ok(false), Ok(false)));
+}
+
+/// The release began before the shutdown, and its request is lost.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_a_lease_whose_release_is_in_flight() {
+    for options in [LeaseOptions::new().ttl(TTL), LeaseOptions::new().infinite()] {
+        let (cluster, switch, manager) = switched();
+        let lease = manager.lease_with("job", options).expect("valid options");
+        lease.acquire(Wait::No).await.expect("it is free");
+        switch.set(Line::Cut);
+        let releasing = tokio::spawn({
+            let lease = lease.clone();
+            async move { lease.release().await }
+        });
+        until("it is given up", || !lease.is_held()).await;
+        let_the_keeper_check(&cluster, TTL / 2).await;
+        assert_eq!(shut_down(&manager).await, ["job"]);
+        let released = releasing.await.expect("no panic");
+        assert!(matches!(released, Err(CallError::Unknown { .. })), "{released:?}");
+    }
+}
+
+/// The cluster did not get the hand-over, or the work did not end before it.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_or_names_a_lease_that_was_not_handed_over() {
+    for (line, is_drained) in [(Line::Up, true), (Line::Cut, true), (Line::Up, false)] {
+        let (cluster, switch, manager) = switched();
+        let options = LeaseOptions::new().infinite().drain(Duration::from_millis(20));
+        let lease = manager.lease_with("job", options).expect("valid options");
+        lease.acquire(Wait::No).await.expect("it is free");
+        if is_drained {
+            switch.set(Line::Cut);
+        } else {
+            lease.before_release(std::future::pending::<()>).detach();
+        }
+        let failed = lease.hand_over(None).await.expect_err("it is not handed over");
+        assert_eq!(code(&failed).is_some(), !is_drained, "{failed:?}");
+        drop(lease);
+        let_the_keeper_check(&cluster, TTL).await;
+        switch.set(line);
+        let is_freed = line == Line::Up && is_drained;
+        let expected: &[&str] = if is_freed { &[] } else { &["job"] };
+        assert_eq!(shut_down(&manager).await, expected, "{line:?}, {is_drained}");
+        let next = cluster.manager().try_acquire("job").await.expect("an answer");
+        assert_eq!(next.is_some(), is_freed, "{line:?}, {is_drained}");
+    }
+}

@@ -13,6 +13,7 @@
 //! | `link`, `http` | the proxies between a driver and the nodes |
 //! | `cluster` | nodes, and an observer of their leases |
 //! | `planted` | bugs in the other clients that the suite must find |
+//! | `own_tests` | bugs in the other clients that a test of that client must find |
 //! | `driver` | the driver of the Rust client, a program of its own |
 //!
 //! `TENURE_CLIENTS_ONLY` runs the cases whose names contain its value.
@@ -30,6 +31,7 @@ mod http;
 mod judge;
 mod language;
 mod link;
+mod own_tests;
 #[path = "../support/plain_http.rs"]
 mod plain_http;
 mod planted;

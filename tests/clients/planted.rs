@@ -1,7 +1,8 @@
 //! Bugs in the Python and the TypeScript client that the suite must find. tests/mutants has the same bugs of the Rust
 //! client.
 //!
-//! The suite copies the folder of a client, replaces a text of its source, and runs the driver of the copy.
+//! The suite copies the folder of a client, replaces a text of its source, and runs the driver of the copy. For the
+//! bugs of [`own_tests`], it runs a test of the copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::cases;
 use crate::cluster::Cluster;
 use crate::language::{self, Language};
+use crate::own_tests;
 use crate::suite::{BROKEN, CONCURRENT, run_case, turn};
 
 /// A bug of a client.
@@ -266,19 +268,20 @@ fn planted_client_bugs_are_found() {
                 let _turn = turns.acquire().await.expect("nothing closes it");
                 let copy = TempDir::new().expect("a folder");
                 let entry = cases::all().into_iter().find(|entry| entry.name == bug.case).expect("the case exists");
-                let language = planted(language, bug, copy.path());
+                let language = plant(language, [bug.file, bug.before, bug.after], copy.path());
                 let failure = run_case(&entry, &language, shared, format!("planted.{number}")).await.err();
                 let is_found = failure.as_ref().is_some_and(|failure| failure.contains(bug.found));
                 (!is_found).then(|| format!("{}: {}, but {}: {failure:?}", bug.language, bug.bug, bug.case))
             }
         }));
-        let missed: Vec<String> = missed.await.into_iter().flatten().collect();
+        let mut missed: Vec<String> = missed.await.into_iter().flatten().collect();
+        missed.extend(own_tests::missed(&others, &turns).await);
         assert!(missed.is_empty(), "{}", missed.join("\n"));
     });
 }
 
-/// Copies a client, plants the bug and returns the driver of the copy.
-fn planted(language: &Language, bug: &Planted, copy: &Path) -> Language {
+/// Copies a client, replaces a text in a file of the copy and returns the driver of the copy.
+pub fn plant(language: &Language, [file, before, after]: [&str; 3], copy: &Path) -> Language {
     let driver = language.command.iter().position(|word| word.contains("/conformance/driver"));
     let driver = driver.unwrap_or_else(|| panic!("no file conformance/driver in {:?}", language.command));
     let path = fs::canonicalize(&language.command[driver]).expect("the driver exists");
@@ -288,11 +291,11 @@ fn planted(language: &Language, bug: &Planted, copy: &Path) -> Language {
     let folder = folder.expect("a driver lies in the folder of its client");
     copy_folder(folder, copy);
 
-    let file = copy.join(bug.file);
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let places = text.matches(bug.before).count();
-    assert_eq!(places, 1, "{} has {places} times {:?}: update the planted bug", bug.file, bug.before);
-    fs::write(&file, text.replace(bug.before, bug.after)).expect("the copy is writable");
+    let changed_file = copy.join(file);
+    let text = fs::read_to_string(&changed_file).unwrap_or_else(|error| panic!("{}: {error}", changed_file.display()));
+    let places = text.matches(before).count();
+    assert_eq!(places, 1, "{file} has {places} times {before:?}: update the planted bug");
+    fs::write(&changed_file, text.replace(before, after)).expect("the copy is writable");
 
     let mut changed = language.clone();
     let of_copy: PathBuf = copy.join(path.strip_prefix(folder).expect("an ancestor"));

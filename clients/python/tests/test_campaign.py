@@ -1,4 +1,4 @@
-"""The end of a campaign: its claims, its errors and its waits."""
+"""Elections: the claims, the errors and the waits of a campaign, and the reads of an observer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ import asyncio
 
 import pytest
 
-from managers import Managed, managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, ScriptedServer, granted, in_turn, lease, problem, standing
+from managers import NO_LEADER, Managed, managed
+from scripted import (
+    CLOSE,
+    TOKEN,
+    Answer,
+    ManualClock,
+    Request,
+    ScriptedServer,
+    granted,
+    in_turn,
+    lease,
+    problem,
+    standing,
+)
 from tenure import Refused, ShutDown, Unknown
 from tenure._election import Leadership
 
@@ -103,3 +115,100 @@ async def test_shutdown_during_a_campaign_says_whether_its_claims_are_resolved(
         with pytest.raises(ShutDown if is_resolved else Unknown):
             await asyncio.wait_for(campaign, 5)
         assert len(server.of("release")) == is_resolved
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["held", "lock_delay", "wait_timeout", "wait_abandoned", "queue_full", "lease_full", "too_many_leases", "lost"],
+)
+async def test_campaign_continues_after_a_refusal_that_a_wait_resolves(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr("tenure._election.RETRY_DELAY", 0.001)
+    async with managed(server, clock) as m:
+        server.on("acquire", in_turn(problem(code, 409), granted()))
+        leadership = await asyncio.wait_for(m.manager.election("job", ttl=3).campaign(), 10)
+        assert leadership.is_leader
+        assert len(server.of("acquire")) == 2
+
+
+def holds(version: int) -> Answer:
+    """The lease of the candidate, with this version of its metadata."""
+    return standing("holds", lease=lease(metadata_version=version))
+
+
+async def fence(token: int) -> int:
+    """Fences nothing."""
+    return token
+
+
+async def test_leader_can_establish_again(server: ScriptedServer, clock: ManualClock) -> None:
+    updates: list[Request] = []
+
+    def update(request: Request) -> Answer:
+        if request.body["version"] != len(updates):
+            return problem("metadata_changed", 409)
+        updates.append(request)
+        return Answer(lease(metadata_version=len(updates)))
+
+    async with managed(server, clock) as m:
+        server.on("explain", lambda _: holds(len(updates)))
+        server.on("metadata", update)
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        for _ in range(2):
+            assert await leadership.establish(fence) == TOKEN
+        assert leadership.is_established
+        assert len(updates) == 2
+
+
+async def test_conflict_with_an_earlier_update_is_retried(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("explain", in_turn(holds(0), holds(1)))
+        server.on("metadata", in_turn(problem("metadata_changed", 409), Answer(lease(metadata_version=2))))
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        await leadership.establish(fence)
+        assert leadership.is_established
+        assert [request.body["version"] for request in server.of("metadata")] == [0, 1]
+
+
+def held_by(*holders: str) -> Answer:
+    """The answer to the read of an observer."""
+    held = [lease(holder=holder) for holder in holders]
+    return Answer({"name": "job", "summary": "", "holders": len(held), "held": held, "waiters": 0})
+
+
+async def test_observer_waits_while_no_node_answers(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock, operation_timeout=0.2) as m:
+        server.on("explain", NO_LEADER)
+        observed = m.manager.election("job", refresh=0.01).observe()
+        first = asyncio.ensure_future(observed.__anext__())
+        # One read takes at most 0.2 s, and has fewer attempts.
+        await server.received("explain", 30)
+        assert not first.done()
+        server.on("explain", held_by("other"))
+        leader = await asyncio.wait_for(first, 10)
+        assert leader is not None
+        assert leader.holder == "other"
+        await observed.aclose()  # type: ignore[attr-defined]
+
+
+async def test_observer_sees_a_change_of_the_holder_at_once(server: ScriptedServer, clock: ManualClock) -> None:
+    is_elected = asyncio.Event()
+
+    async def watch(_: Request) -> Answer:
+        await is_elected.wait()
+        return Answer(b'id: 6\ndata: {"event": "granted", "name": "job"}\n\n')
+
+    async with managed(server, clock) as m:
+        server.on("explain", held_by())
+        server.on("watch", watch)
+        observed = m.manager.election("job", refresh=3600).observe()
+        assert await observed.__anext__() is None
+        following = asyncio.ensure_future(observed.__anext__())
+        await server.received("watch")
+        server.on("explain", held_by("other"))
+        is_elected.set()
+        leader = await asyncio.wait_for(following, 10)
+        assert leader is not None
+        assert leader.holder == "other"
+        await observed.aclose()  # type: ignore[attr-defined]

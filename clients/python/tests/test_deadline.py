@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from managers import managed
-from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, lost, renewed
+from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, lost, renewed
 from tenure import Loss, states
 
 
@@ -202,9 +204,20 @@ async def test_grace_ends_the_renewals(server: ScriptedServer, clock: ManualCloc
         await m.until(lambda: job.state.kind == "lost")
 
 
-async def test_renewals_end_without_progress(server: ScriptedServer, clock: ManualClock) -> None:
+def stalled() -> bool:
+    return False
+
+
+def failing() -> bool:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("renew_while", [stalled, failing])
+async def test_renewals_end_without_progress(
+    server: ScriptedServer, clock: ManualClock, renew_while: Callable[[], bool]
+) -> None:
     async with managed(server, clock) as m:
-        job = m.manager.handle("job", ttl=3, renew_while=lambda: False)
+        job = m.manager.handle("job", ttl=3, renew_while=renew_while)
         token = await job.acquire()
         await m.pass_time(3)
         await m.until(lambda: job.state.kind == "lost")
@@ -220,6 +233,49 @@ async def test_longest_hold_ends_the_renewals(server: ScriptedServer, clock: Man
         await m.until(lambda: job.state.kind == "lost")
         assert job.state == states.Lost(token, Loss.HELD_LONGEST)
         assert server.of("renew") == []
+
+
+async def test_renewals_do_not_extend_the_longest_hold(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3, longest_hold=7)
+        acquired = clock.now
+        token = await job.acquire()
+        grant = m.manager._core._holds["job"].grant
+        assert grant is not None
+        latest = 0.0
+        while grant.end is None and clock.now < acquired + 20:
+            await m.pass_time(0.1)
+            await m.until(lambda: not grant.is_renewing)
+            latest = max(latest, clock.now + job.remaining if job.is_held else 0.0)
+        assert job.state == states.Lost(token, Loss.HELD_LONGEST)
+        assert len(server.of("renew")) >= 2
+        assert latest <= acquired + 7
+
+
+async def test_longest_hold_below_the_default_ttl_ends_the_lease(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        # The handle names no ttl, and the cluster grants 3 s.
+        job = m.manager.handle("job", longest_hold=2)
+        token = await job.acquire()
+        assert job.remaining == pytest.approx(2)
+        await m.pass_time(2)
+        await m.until(lambda: job.state.kind == "lost")
+        assert job.state == states.Lost(token, Loss.HELD_LONGEST)
+        assert server.of("renew") == []
+
+
+@pytest.mark.parametrize("options", [{"renew_while": stalled}, {"longest_hold": 3.5}], ids=["stalled", "held_longest"])
+async def test_acquire_after_the_end_of_the_renewals_gets_a_new_token(
+    server: ScriptedServer, clock: ManualClock, options: dict[str, Any]
+) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3, **options)
+        await job.acquire()
+        await m.pass_time(3)
+        await m.until(lambda: job.state.kind == "lost")
+        server.on("acquire", granted(token=TOKEN + 1))
+        assert await job.acquire() == TOKEN + 1
+        assert [request.action for request in server.requests] == ["acquire", "release", "acquire"]
 
 
 async def test_infinite_lease_is_checked_every_10_s(server: ScriptedServer, clock: ManualClock) -> None:

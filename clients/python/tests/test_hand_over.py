@@ -1,4 +1,4 @@
-"""A hand-over whose call is cancelled."""
+"""A hand-over whose call is cancelled, or that has no answer yet."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from managers import Managed, managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted
-from tenure import LeaseLost, states
+from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, standing
+from tenure import LeaseLost, Unavailable, states
 
 
 async def hang(_: Request) -> Answer:
@@ -58,3 +58,43 @@ async def test_cancelled_hand_over_of_a_body_releases_the_lease(server: Scripted
             await task
         await m.until(lambda: not m.manager._core._tasks)
         assert m.manager._core._unresolved == {}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [standing("ended", event={"token": str(TOKEN), "event": "handed_over"}), standing("unknown")],
+    ids=["ended", "unknown"],
+)
+async def test_check_during_the_own_hand_over_is_no_loss(server: ScriptedServer, clock: ManualClock, end: Answer) -> None:
+    is_checked = asyncio.Event()
+
+    async def hand_over(_: Request) -> Answer:
+        await is_checked.wait()
+        return Answer(lease(holder="next", token=TOKEN + 1))
+
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        server.on("handover", hand_over)
+        server.on("explain", end)
+        handing = asyncio.ensure_future(job.hand_over())
+        await server.received("handover")
+        assert await job.check() is False
+        is_checked.set()
+        assert await handing == "next"
+        assert job.state == states.Released(TOKEN)
+
+
+async def test_unavailable_hand_over_leaves_the_lease_held(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> None:
+        raise Unavailable("no leader")
+
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        monkeypatch.setattr(m.manager._core.calls, "hand_over", unavailable)
+        with pytest.raises(Unavailable):
+            await job.hand_over()
+        assert (job.is_held, server.of("release")) == (True, [])

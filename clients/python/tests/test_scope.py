@@ -341,6 +341,8 @@ async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, cloc
                 await forever()
         server.on("acquire", granted(token=TOKEN + 1))
         server.on("renew", renewed)
+        heard: list[states.HoldState] = []
+        old.on_state(heard.append)
         async with m.manager.lease("job", ttl=3) as new:
             assert (new.token, new.is_held) == (TOKEN + 1, True)
             assert (old.token, old.is_held, old.remaining) == (TOKEN, False, 0)
@@ -353,6 +355,8 @@ async def test_lease_of_a_body_is_tied_to_its_grant(server: ScriptedServer, cloc
                 assert caught.value.token == TOKEN
             assert (await old.release(), await old.hand_over(), await old.check()) == (False, None, False)
             assert new.is_held
+            await asyncio.sleep(0)
+            assert heard == [], "the states of the new grant"
 
 
 async def test_cancelled_leave_frees_the_lease(server: ScriptedServer, clock: ManualClock) -> None:

@@ -141,6 +141,15 @@ def test_manager_that_is_shut_down_refuses_calls(cluster: Cluster) -> None:
         LeaseManager(cluster.urls, drift_permille=501)
 
 
+def test_second_shutdown_returns_the_result_of_the_first(cluster: Cluster) -> None:
+    manager = LeaseManager(cluster.urls)
+    with pytest.raises(LeaseLost), manager.lease("sync/twice", ttl=1, drain=0.05):
+        # The shutdown waits for the end of this body, and then gives up.
+        left = manager.shutdown()
+        assert [name for name, _ in left] == ["sync/twice"]
+        assert manager.shutdown() == left
+
+
 def test_lease_of_a_body_is_tied_to_its_grant(manager: LeaseManager) -> None:
     with pytest.raises(LeaseLost), manager.lease("sync/tied", ttl=6) as old:
         manager.client.revoke("sync/tied")

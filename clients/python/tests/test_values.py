@@ -6,14 +6,16 @@ import asyncio
 import math
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tenure
 from managers import managed
-from scripted import Answer, ManualClock, Request, ScriptedServer, problem
+from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, in_turn, lease, problem
 from tenure import Client, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown
+from tenure._calls import probe_interval
 from tenure._clock import system_clock
 from tenure._endpoints import MAX_ENDPOINTS, Endpoints
 
@@ -61,6 +63,7 @@ def test_members_are_asked_sooner_after_a_failure() -> None:
         {"ttl": math.nan},
         {"ttl": 9, "grace": 4.501},
         {"ttl": 9, "longest_hold": 8},
+        {"longest_hold": -1},
         {"lock_delay": -1},
         {"limit": 0},
         {"limit": 10_001},
@@ -85,6 +88,11 @@ async def test_options_at_their_bounds_are_accepted() -> None:
             manager.lease("job", wait=86_401)
         with pytest.raises(ValueError, match="reserved"):
             manager.election("job", metadata={"tenure.x": ""})
+
+
+def test_waiting_claim_probes_every_third_of_its_ttl() -> None:
+    ttls: list[int | str | None] = [100, 1_500, 15_000, 60_000, "infinite", None]
+    assert [probe_interval(ttl) for ttl in ttls] == [0.5, 0.5, 5, 10, 10, 10]
 
 
 async def test_managers_of_one_process_are_two_holders() -> None:
@@ -142,6 +150,50 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
         "GET /v1/leases?prefix=a&state=active%2Cexpired&limit=1000&consistency=stale",
         "GET /v1/leases?prefix=a&state=active%2Cexpired&limit=1000&cursor=c&consistency=stale",
     ]
+
+
+async def test_get_reads_all_holders_of_a_counted_lease(server: ScriptedServer) -> None:
+    server.on("job", Answer(lease(token=1, holders=[lease(token=1)], holders_cursor="one")))
+    pages = [
+        {"leases": [lease(token=2)], "cursor": "two"},
+        {"leases": [lease(token=3), lease("job-2", token=4)], "cursor": "three"},
+    ]
+    server.on("leases", in_turn(*map(Answer, pages)))
+    async with Client(server.urls) as client:
+        held = await client.get("job")
+    assert [holder["token"] for holder in held.get("holders") or []] == ["1", "2", "3"]
+    assert [request.path.rpartition("=")[2] for request in server.of("leases")] == ["one", "two"]
+
+
+async def test_revoke_is_not_repeated_after_a_lost_answer(server: ScriptedServer) -> None:
+    server.on("job", CLOSE)
+    async with Client(server.urls, timeout=1) as client:
+        with pytest.raises(Unknown):
+            await client.revoke("job")
+    assert [request.method for request in server.requests] == ["DELETE"]
+
+
+async def test_first_line_of_the_token_file_is_sent(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("of-the-file\nnote\n")
+    monkeypatch.setenv("TENURE_ACCESS_TOKEN", "of-the-variable")
+    monkeypatch.setenv("TENURE_ACCESS_TOKEN_FILE", str(file))
+    server.on("version", Answer({"version": "1"}))
+    async with Client(server.urls) as client:
+        await client.version()
+    assert server.of("version")[0].headers["authorization"] == "Bearer of-the-file"
+
+
+@pytest.mark.parametrize(("variable", "error"), [("CA", FileNotFoundError), ("CERT", ValueError), ("KEY", ValueError)])
+def test_files_of_tls_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, error: type[Exception]
+) -> None:
+    # No file is there, and a certificate needs its key.
+    monkeypatch.setenv(f"TENURE_{variable}", str(tmp_path / "missing.pem"))
+    with pytest.raises(error):
+        Client("https://localhost")
 
 
 async def test_members_are_asked_while_requests_are_sent(server: ScriptedServer, clock: ManualClock) -> None:

@@ -142,6 +142,9 @@ class Nodes:
         self.open = 0
         self._steps = steps
 
+    def refresh_members(self, _: str) -> None:
+        """Each node has the same members."""
+
     @asynccontextmanager
     async def stream(self, _: str, query: Mapping[str, str]) -> AsyncIterator[Stream]:
         """A stream after the position of the query."""
@@ -185,6 +188,35 @@ async def test_cancelled_watch_loses_and_repeats_no_event(monkeypatch: pytest.Mo
     for _ in range(20):
         await asyncio.sleep(0)
     assert nodes.open == 0
+
+
+async def test_client_that_only_watches_finds_the_other_members(servers: ScriptedServer) -> None:
+    event = Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n')
+    servers.on("watch", event)
+    servers.on("cluster", Answer({"members": [{"http": url.removeprefix("http://")} for url in servers.urls]}))
+    async with Client(servers.urls[0]) as client, client.watch() as watch:
+        assert (await watch.__anext__())["name"] == "a"
+        endpoints = client._transport.endpoints
+        assert servers.of("cluster") == []
+        endpoints.asked_members_at -= 31
+        assert (await watch.__anext__())["name"] == "a"
+        await servers.received("cluster")
+        # The member that was given is gone.
+        servers.on("watch", lambda request: CLOSE if request.node == 0 else event)
+        assert (await asyncio.wait_for(watch.__anext__(), 10))["name"] == "a"
+    assert servers.of("watch")[-1].node != 0
+
+
+async def test_watch_tries_the_members_that_are_found_during_an_outage(servers: ScriptedServer) -> None:
+    event = Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n')
+    servers.on("watch", lambda request: event if request.node == 1 or len(servers.of("watch")) == 1 else CLOSE)
+    async with Client(servers.urls[0]) as client, client.watch() as watch:
+        assert (await watch.__anext__())["name"] == "a"
+        step = asyncio.ensure_future(watch.__anext__())
+        await servers.received("watch", 2)
+        # As after the answer to another request of this client.
+        client._transport.endpoints.add_members(servers.urls[0] + "/", [servers.urls[1].removeprefix("http://")])
+        assert (await asyncio.wait_for(step, 10))["name"] == "a"
 
 
 async def test_tasks_that_share_a_watch_get_each_event_once() -> None:

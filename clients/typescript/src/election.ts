@@ -4,7 +4,7 @@ import { DAY_MS, toMs } from "./duration.js";
 import { LeaseLost, Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
 import { type LeaseHandle, lossOf, underLease } from "./lease.js";
 import type { LeaseManager } from "./manager.js";
-import { type AcquireOptions, type CallOptions, checkName } from "./options.js";
+import { type AcquireOptions, type CallOptions, checkMetadata, checkName } from "./options.js";
 import { FencingToken } from "./token.js";
 import type { LeaseInfo } from "./types.js";
 
@@ -16,6 +16,7 @@ const RETRY_DELAY_MS = 500;
 const OWN_KEYS = "tenure.";
 /** The metadata key of an established leader. Its value is the token, so that it marks only this leadership. */
 const ESTABLISHED_KEY = "tenure.established";
+const LARGEST_TOKEN = "9223372036854775807";
 
 /** Options of an {@link Election}. */
 export interface ElectionOptions extends Pick<AcquireOptions, "ttl" | "grace" | "lockDelay" | "drain"> {
@@ -86,6 +87,8 @@ export class Election {
     if (own !== undefined) {
       throw new RangeError(`invalid metadata key ${JSON.stringify(own)}: keys with ${OWN_KEYS} are reserved`);
     }
+    // An established leader has one more entry.
+    checkMetadata({ ...options.metadata, [ESTABLISHED_KEY]: LARGEST_TOKEN });
   }
 
   /**
@@ -144,7 +147,7 @@ export class Election {
   /**
    * The leader, then each change, for instance `for await (const leader of election.observe())`. `undefined`: there is
    * no leader. Each value is a current read, and tokens never fall. An observer can miss a leader between two reads.
-   * While the cluster is unavailable, the iteration waits. After a shutdown it throws {@link ShutDown}.
+   * While no node gives a valid answer, the iteration waits. After a shutdown it throws {@link ShutDown}.
    */
   async *observe(options: CallOptions = {}): AsyncGenerator<Leader | undefined, void, undefined> {
     const stop = new AbortController();
@@ -172,7 +175,7 @@ export class Election {
           }
         } catch (error) {
           options.signal?.throwIfAborted();
-          if (!(error instanceof Unavailable)) {
+          if (!(error instanceof Unavailable || error instanceof Unknown)) {
             throw error;
           }
           pause = Math.min(RETRY_DELAY_MS, pause);

@@ -15,8 +15,9 @@ const REFRESH_TIMEOUT_MS = 1_000;
 /**
  * The endpoints of a cluster. The node that answered last gets the next request.
  *
- * While a client sends requests, it asks the cluster for its members every 30 s, and after 2 s if an endpoint failed. It
- * adds their addresses, so that it also reaches nodes that join later. It never drops the endpoints that it was given.
+ * While a client sends requests or watches, it asks the cluster for its members every 30 s, and after 2 s if an endpoint
+ * failed. It adds their addresses, so that it also reaches nodes that join later. It never drops the endpoints that it
+ * was given.
  */
 export class Endpoints {
   readonly #given: readonly URL[];

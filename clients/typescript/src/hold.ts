@@ -112,6 +112,11 @@ export class Hold {
     return this.#isActive;
   }
 
+  /** Whether a hand-over of this grant is in progress. */
+  get isBeingHandedOver(): boolean {
+    return this.isActive && this.#isPaused;
+  }
+
   isHeld(now = this.#clock.now()): boolean {
     return this.isActive && !this.#isPaused && now < this.#deadline;
   }
@@ -194,7 +199,7 @@ export class Hold {
 
   /** Applies the refusal of a renewal. */
   renewalRefused(why: LossReason): void {
-    if (why === "handed_over" && this.#isPaused) {
+    if (why === "handed_over" && this.isBeingHandedOver) {
       // The hand-over in progress has succeeded, if it is that one. Its own answer decides.
       this.renewalFailed();
     } else {

@@ -121,7 +121,8 @@ export class LeaseManager implements AsyncDisposable {
    * signal on, and check `lease.isHeld()` in long steps. `options.signal` cancels the acquire only.
    *
    * {@link shutdown}, too, aborts `lease.signal`. It releases the lease after the end of `work`, and waits at most
-   * `options.drain` for that. Do not await a shutdown in `work`: it would wait for its own caller.
+   * `options.drain` for that. After a longer `work`, `with` returns its result, although the lease may have expired. Do
+   * not await a shutdown in `work`: it would wait for its own caller.
    *
    * @throws {@link LeaseLost} if the lease was lost before `work` ended. Its `cause` is the error of `work`, if it threw
    * another one.

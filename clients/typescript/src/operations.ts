@@ -155,20 +155,21 @@ export class Operations implements LeaseOperations {
     }
     const standing = await this.#core.standing(hold.name, signal);
     const token = hold.token.toString();
+    const lose = (why: ReturnType<typeof lossReason>) => {
+      // A hand-over in progress has ended the grant, or will learn of its end. Its own answer decides.
+      if (!hold.isBeingHandedOver) {
+        hold.lose(why);
+      }
+      return false;
+    };
     switch (standing.status) {
       case "holds":
-        if (standing.lease.token === token) {
-          return hold.isHeld();
-        }
-        hold.lose("forgotten");
-        return false;
+        return standing.lease.token === token ? hold.isHeld() : lose("forgotten");
       case "ended":
-        hold.lose(standing.event.token === token ? endReason(standing.event.event) : "forgotten");
-        return false;
+        return lose(standing.event.token === token ? endReason(standing.event.event) : "forgotten");
       case "waits":
       case "unknown":
-        hold.lose("forgotten");
-        return false;
+        return lose("forgotten");
       default:
         throw new Unknown("the cluster is newer than this client, and answered with an unknown standing of the holder");
     }

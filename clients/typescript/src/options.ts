@@ -5,6 +5,9 @@ import type { TlsOptions } from "./transport.js";
 const LARGEST_LIMIT = 10_000;
 const LARGEST_DRIFT_PERMILLE = 500;
 const SHORTEST_TTL_MS = 100;
+/** Bounds of metadata: the entries, and the bytes of all keys and values. */
+const MOST_METADATA_ENTRIES = 32;
+const MOST_METADATA_BYTES = 4_096;
 /** The ttl that the cluster uses by default. The wait `"ttl"` uses it if the options have no ttl. */
 const DEFAULT_TTL_MS = 30_000;
 const DEFAULT_DRAIN_MS = 30_000;
@@ -53,7 +56,7 @@ export interface AcquireOptions {
   lockDelay?: Duration;
   /** The largest number of concurrent holders, 1 to 10,000. It is the same for all holders of a name. Default: 1. */
   limit?: number;
-  /** Key-value pairs that each client can read with the lease. Default: empty. */
+  /** Key-value pairs that each client can read with the lease: at most 32 entries and 4,096 bytes. Default: empty. */
   metadata?: Readonly<Record<string, string>>;
   /**
    * How long {@link LeaseManager.shutdown} waits for the end of the work of {@link LeaseManager.with} or
@@ -103,7 +106,7 @@ export function parseAcquire(options: AcquireOptions): ParsedAcquire {
     ...(ttlMs === undefined ? {} : { ttl_ms: ttlMs }),
     ...(lockDelay === 0 ? {} : { lock_delay_ms: lockDelay }),
     ...(limit === undefined ? {} : { limit }),
-    ...(metadata === undefined ? {} : { metadata: { ...metadata } }),
+    ...(metadata === undefined ? {} : { metadata: checkMetadata(metadata) }),
   };
   return {
     claim,
@@ -116,6 +119,22 @@ export function parseAcquire(options: AcquireOptions): ParsedAcquire {
 
 function waitForTtl(ttl: number | "infinite" | undefined): number {
   return ttl === "infinite" ? DAY_MS : (ttl ?? DEFAULT_TTL_MS);
+}
+
+/**
+ * Returns a copy of the metadata.
+ *
+ * @throws RangeError if it has too many entries or bytes.
+ */
+export function checkMetadata(metadata: Readonly<Record<string, string>>): Record<string, string> {
+  const texts = Object.entries(metadata).flat();
+  const entries = texts.length / 2;
+  const bytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
+  if (entries > MOST_METADATA_ENTRIES || bytes > MOST_METADATA_BYTES) {
+    const expected = `at most ${MOST_METADATA_ENTRIES} entries and ${MOST_METADATA_BYTES} bytes`;
+    throw new RangeError(`invalid metadata with ${entries} entries and ${bytes} bytes: expected ${expected}`);
+  }
+  return { ...metadata };
 }
 
 /** @throws RangeError if the text is not the name of a lease. */

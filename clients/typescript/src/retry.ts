@@ -107,19 +107,21 @@ async function run<T>(
   const usesRemainingTime = policy === "never" || policy === "renewal";
   const wholeAttempt = (elapsed: number) => budget.attempt + Math.max(0, wait - elapsed);
   const results = new AttemptResults<T>(policy);
-  const inFlight = new Set<Promise<Ended<T>>>();
+  const inFlight = new Map<number, Promise<Ended<T>>>();
+  const take = ({ number, result }: Ended<T>) => {
+    // Only this removes an attempt: it can end during a pause, when nothing waits for it.
+    inFlight.delete(number);
+    return results.add(number % nodes, result);
+  };
   let pause = FIRST_PAUSE_MS;
   for (let number = 0; ; number++) {
     const elapsed = performance.now() - began;
     const limit = usesRemainingTime ? Math.max(0, total - elapsed) : wholeAttempt(elapsed);
-    const started: Promise<Ended<T>> = attempt({ number, elapsed, limit, signal }).then((result) => {
-      inFlight.delete(started);
-      return { node: number % nodes, result };
-    });
-    inFlight.add(started);
-    const ended = policy === "renewal" ? await first(inFlight, budget.attempt) : await started;
+    const started = attempt({ number, elapsed, limit, signal }).then((result) => ({ number, result }));
+    inFlight.set(number, started);
+    const ended = policy === "renewal" ? await first(inFlight.values(), budget.attempt) : await started;
     signal.throwIfAborted();
-    const resolved = ended && results.add(ended);
+    const resolved = ended && take(ended);
     if (resolved !== undefined) {
       return resolved;
     }
@@ -133,9 +135,9 @@ async function run<T>(
     }
   }
   while (inFlight.size > 0) {
-    const ended = await Promise.race(inFlight);
+    const ended = await Promise.race(inFlight.values());
     signal.throwIfAborted();
-    const resolved = results.add(ended);
+    const resolved = take(ended);
     if (resolved !== undefined) {
       return resolved;
     }
@@ -144,12 +146,13 @@ async function run<T>(
 }
 
 interface Ended<T> {
-  readonly node: number;
+  /** Of the attempt. */
+  readonly number: number;
   readonly result: Attempt<T>;
 }
 
 /** The first attempt that ends, or `undefined` if none ends within `limit` milliseconds. */
-async function first<T>(inFlight: Set<Promise<Ended<T>>>, limit: number): Promise<Ended<T> | undefined> {
+async function first<T>(inFlight: Iterable<Promise<Ended<T>>>, limit: number): Promise<Ended<T> | undefined> {
   const timeout = new AbortController();
   try {
     return await Promise.race([...inFlight, sleep(limit, undefined, { signal: timeout.signal })]);
@@ -170,8 +173,8 @@ class AttemptResults<T> {
     this.#policy = policy;
   }
 
-  /** Adds the result of an attempt. Returns the answer, or throws the error, if the request is resolved. */
-  add({ node, result }: Ended<T>): Resolved<T> | undefined {
+  /** Adds the result of an attempt at this node. Returns the answer, or throws the error, if the request is resolved. */
+  add(node: number, result: Attempt<T>): Resolved<T> | undefined {
     switch (result.kind) {
       case "done":
         return { answer: result.value, ambiguous: this.#ambiguous };

@@ -37,7 +37,8 @@ export async function* parseEvents(
 function parseBlock(text: string): ServerSentEvent | undefined {
   const fields = new Map<string, string>();
   for (const line of text.split(/\r?\n/)) {
-    const [, name, value] = /^([a-z]+): ?(.*)$/.exec(line) ?? [];
+    // Without the flag `s`, a value with a line separator of Unicode does not match.
+    const [, name, value] = /^([a-z]+): ?(.*)$/s.exec(line) ?? [];
     if (name !== undefined && value !== undefined) {
       const before = name === "data" ? fields.get(name) : undefined;
       fields.set(name, before === undefined ? value : `${before}\n${value}`);

@@ -111,7 +111,8 @@ export class EventWatch implements Watch {
   /** Reads one block of the stream, or opens a stream. Returns the transition, if the block has one. */
   async #step(): Promise<LeaseEvent | undefined> {
     if (this.#stream === undefined) {
-      this.#stream = parseEvents(this.#chunks(await this.#connect()));
+      const { response, endpoint } = await this.#connect();
+      this.#stream = parseEvents(this.#chunks(response, endpoint));
       this.#hasBeenOpen = true;
       return undefined;
     }
@@ -130,18 +131,23 @@ export class EventWatch implements Watch {
   }
 
   /** The chunks of the body, until its end, an error or a long silence. */
-  async *#chunks(response: IncomingMessage): AsyncGenerator<Uint8Array, void, undefined> {
+  async *#chunks(response: IncomingMessage, endpoint: URL): AsyncGenerator<Uint8Array, void, undefined> {
     response.setTimeout(SILENCE_TIMEOUT_MS, () => response.destroy(new Error("the stream is silent")));
-    yield* response as AsyncIterable<Buffer>;
+    for await (const chunk of response as AsyncIterable<Buffer>) {
+      // A client that only watches sends no other request that would ask for the members.
+      this.#endpoints.refresh(this.#transport, endpoint);
+      yield chunk;
+    }
   }
 
-  async #connect(): Promise<IncomingMessage> {
+  async #connect(): Promise<{ response: IncomingMessage; endpoint: URL }> {
     const began = performance.now();
-    const { urls, preferred } = this.#endpoints;
     // For each node, why its last attempt failed.
     const reasons = new Map<number, string>();
     let pause = RECONNECT_DELAY_MS;
     for (let deniedRounds = 0; ; ) {
+      // Other requests of this client can find members during an outage.
+      const { urls, preferred } = this.#endpoints;
       let denied: Refused | undefined;
       for (let number = 0; number < urls.length; number++) {
         const index = (preferred + number) % urls.length;
@@ -149,8 +155,7 @@ export class EventWatch implements Watch {
         const opened = await this.#connectTo(endpoint);
         if (opened instanceof IncomingMessage) {
           this.#endpoints.prefer(index);
-          this.#endpoints.refresh(this.#transport, endpoint);
-          return opened;
+          return { response: opened, endpoint };
         }
         this.#end.signal.throwIfAborted();
         if (opened instanceof Refused) {

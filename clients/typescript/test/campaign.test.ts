@@ -107,3 +107,23 @@ for (const isResolved of [true, false]) {
     assert.equal(server.of("/release").length, isResolved ? 1 : 0);
   });
 }
+
+for (const code of [
+  "held",
+  "lock_delay",
+  "wait_timeout",
+  "wait_abandoned",
+  "queue_full",
+  "lease_full",
+  "too_many_leases",
+  "lost",
+]) {
+  test(`campaign_continues_after_the_refusal_${code}`, LIMITED, async () => {
+    server.handler = freeLeases({
+      acquire: () => (server.of("/acquire").length === 1 ? problem(409, code) : { body: lease("job", TOKEN) }),
+    });
+    const leadership = await new Election(holder, "job").campaign();
+    assert.equal(leadership.isLeader(), true);
+    assert.equal(server.of("/acquire").length, 2);
+  });
+}

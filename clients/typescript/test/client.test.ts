@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { getEventListeners, once } from "node:events";
-import type { ServerResponse } from "node:http";
+import { IncomingMessage, type ServerResponse } from "node:http";
 import { createServer } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import { Client, Election, LeaseManager, Refused, ShutDown, Unavailable, Unknown } from "tenure";
@@ -98,12 +98,19 @@ test("list_reads_page_after_page", async () => {
 });
 
 test("get_reads_all_holders_of_a_counted_lease", async () => {
-  one.handler = ({ path }) =>
-    path.startsWith("/v1/leases/")
-      ? { body: lease("job", TOKEN, { holders: [lease("job", "1")], holders_cursor: "next" }) }
-      : { body: { leases: [lease("job", "2"), lease("job-2", "3")], cursor: "more" } };
+  one.handler = ({ path }) => {
+    switch (new URL(path, "http://a").searchParams.get("cursor")) {
+      case null:
+        return { body: lease("job", TOKEN, { holders: [lease("job", "1")], holders_cursor: "next" }) };
+      case "next":
+        return { body: { leases: [lease("job", "2")], cursor: "more" } };
+      default:
+        return { body: { leases: [lease("job", "3"), lease("job-2", "4")], cursor: "end" } };
+    }
+  };
   const { holders, holders_cursor } = await client().get("job");
-  assert.deepEqual([holders?.map(({ token }) => token), holders_cursor], [["1", "2"], undefined]);
+  assert.deepEqual([holders?.map(({ token }) => token), holders_cursor], [["1", "2", "3"], undefined]);
+  assert.equal(one.requests.length, 3);
 });
 
 test("invalid_names_are_refused_before_a_request", async () => {
@@ -142,6 +149,63 @@ test("watch_resumes_after_its_last_position_at_another_node", async () => {
   assert.deepEqual([second.value?.event, watch.position], ["from_a_newer_server", "12"]);
   await watch.return();
   assert.equal((await watch.next()).done, true);
+});
+
+test("watch_leaves_a_node_that_is_silent", { timeout: 30_000 }, async (context) => {
+  const silences: { limit: number; end: () => void }[] = [];
+  context.mock.method(IncomingMessage.prototype, "setTimeout", (limit: number, end: () => void) => {
+    silences.push({ limit, end });
+  });
+  one.handler = (_, response) => {
+    stream(response, event("10", "a"));
+    return "hang";
+  };
+  other.handler = ({ path }, response) => {
+    assert.equal(path, "/v1/watch?after=10");
+    stream(response, event("11", "b"));
+    return "hang";
+  };
+  const watch = client().watch();
+  context.after(() => void watch.return());
+  assert.equal((await watch.next()).value?.name, "a");
+  one.handler = () => "close";
+  assert.deepEqual(
+    silences.map(({ limit }) => limit),
+    [30_000],
+  );
+  silences[0]?.end();
+  assert.equal((await watch.next()).value?.name, "b");
+});
+
+test("client_that_only_watches_finds_the_other_members", { timeout: 30_000 }, async (context) => {
+  // Whole milliseconds: the sum and the difference of fractions can be shorter than the interval.
+  let time = Math.ceil(performance.now());
+  context.mock.method(performance, "now", () => time);
+  const opened = deferred<ServerResponse>();
+  one.handler = ({ path }, response) => {
+    if (path === "/v1/cluster") {
+      return { body: { members: [{ http: one.address }, { http: other.address }] } };
+    }
+    stream(response, event("10", "a"));
+    opened.resolve(response);
+    return "hang";
+  };
+  other.handler = (_, response) => {
+    stream(response, event("11", "b"));
+    return "hang";
+  };
+  const watch = new Client({ endpoints: one.url }).watch();
+  context.after(() => void watch.return());
+  assert.equal((await watch.next()).value?.name, "a");
+  time += 30_000;
+  const next = watch.next();
+  const response = await opened.promise;
+  response.write(": alive\n\n");
+  await one.received("/v1/cluster");
+  // The member that was given is gone.
+  one.handler = () => "close";
+  response.destroy();
+  assert.equal((await next).value?.name, "b");
 });
 
 test("refused_watch_ends_with_the_reason", async () => {
@@ -269,6 +333,33 @@ test("open_watch_and_observer_end_with_the_close", async () => {
   const ended = Promise.all([assert.rejects(watching, ShutDown), assert.rejects(changed, ShutDown)]);
   await manager.shutdown();
   await ended;
+});
+
+test("observer_sees_a_change_of_the_holder_at_once", { timeout: 30_000 }, async (context) => {
+  let held: object[] = [];
+  const opened = deferred<ServerResponse>();
+  one.handler = ({ path }, response) => {
+    if (path.includes("/explain")) {
+      return { body: { name: "job", summary: "", holders: held.length, held, waiters: 0 } };
+    }
+    stream(response, "id: 10\n\n");
+    opened.resolve(response);
+    return "hang";
+  };
+  const manager = new LeaseManager({ endpoints: one.url });
+  const stop = new AbortController();
+  context.after(() => stop.abort());
+  const observed = new Election(manager, "job", { refresh: "1h" }).observe({ signal: stop.signal });
+  assert.equal((await observed.next()).value, undefined);
+  const changed = observed.next();
+  changed.catch(() => undefined);
+  const response = await opened.promise;
+  held = [lease("job", TOKEN)];
+  response.write(event("11", "job"));
+  assert.equal((await changed).value?.holder, "me");
+  await manager.shutdown();
+  stop.abort();
+  await observed.return(undefined);
 });
 
 test("members_of_the_cluster_are_found_after_a_failure", async () => {

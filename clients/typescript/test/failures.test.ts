@@ -367,3 +367,72 @@ test("renewal_refused_by_the_own_hand_over_is_no_loss", async () => {
   assert.equal(await handed, "next");
   assert.equal(held.state.status, "released");
 });
+
+for (const status of [{ status: "ended", event: { event: "handed_over", token: TOKEN } }, { status: "unknown" }]) {
+  test(`check_during_the_own_hand_over_is_no_loss_if_the_standing_is_${status.status}`, async () => {
+    const held = await manager().acquire("job");
+    const handOver = deferred<Reply>();
+    script({ handover: () => handOver.promise, explain: () => standing(status) });
+    const handed = held.handOver();
+    await server.received("/handover");
+    assert.equal(await held.check(), false);
+    handOver.resolve({ body: lease("job", TOKEN, { holder: "next" }) });
+    assert.equal(await handed, "next");
+    assert.equal(held.state.status, "released");
+  });
+}
+
+test("unavailable_hand_over_keeps_the_lease", async (context) => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  // The published types have no internal methods.
+  const client = holder.client as unknown as { handOver(): Promise<string> };
+  context.mock.method(client, "handOver", () => Promise.reject(new Unavailable("no leader")));
+  await assert.rejects(held.handOver(), Unavailable);
+  assert.equal(held.isHeld(), true);
+  assert.equal(held.signal.aborted, false);
+});
+
+test("unreleased_grant_is_remembered_among_many_names", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  script({ release: () => problem(418, "from_a_newer_server") });
+  await assert.rejects(held.release(), Refused);
+  script();
+  for (let number = 0; number < 70; number++) {
+    const other = await holder.acquire(`other-${number}`);
+    assert.equal(await other.release(), true);
+  }
+  const before = server.requests.length;
+  await holder.acquire("job");
+  assert.deepEqual(
+    server.requests.slice(before).map(({ path }) => path),
+    ["/v1/leases/job/release", "/v1/leases/job/acquire"],
+  );
+});
+
+test("established_leader_keeps_its_metadata", async () => {
+  const leadership = await new Election(manager(), "job", { metadata: { address: "a" } }).campaign();
+  script({
+    explain: () => standing({ status: "holds", lease: lease("job", TOKEN) }),
+    metadata: () => ({ body: {} }),
+  });
+  await leadership.establish(() => undefined);
+  assert.deepEqual(server.of("/metadata")[0]?.body.metadata, { address: "a", "tenure.established": TOKEN });
+});
+
+for (const [fault, reply] of [
+  ["without_a_leader", problem(503, "no_leader")],
+  ["with_invalid_answers", { body: undefined }],
+] as const) {
+  test(`observer_waits_at_a_cluster_${fault}`, { timeout: 30_000 }, async () => {
+    script({ explain: () => reply, watch: () => "hang" });
+    const observed = new Election(manager({ operationTimeout: "200ms" }), "job", { refresh: "10ms" }).observe();
+    const first = observed.next();
+    // One read has fewer attempts. The race ends with the error of an observer that does not wait.
+    await Promise.race([server.received("/explain", 30), first]);
+    script({ explain: () => standing({ status: "unknown" }), watch: () => "hang" });
+    assert.deepEqual(await first, { done: false, value: undefined });
+    await observed.return(undefined);
+  });
+}

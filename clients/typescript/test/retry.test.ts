@@ -5,6 +5,7 @@ import { type Problem, Refused, Unavailable, Unknown } from "tenure";
 import { classifyResponse } from "#dist/call.js";
 import { probeInterval } from "#dist/client.js";
 import { type Attempt, type AttemptContext, attempts, budgetWithin, type RetryPolicy } from "#dist/retry.js";
+import { deferred } from "./support/server.js";
 
 const ENDPOINT = new URL("http://node/");
 
@@ -78,6 +79,21 @@ test("renewal_accepts_an_answer_after_the_attempt_limit", async () => {
   };
   const options = { policy: "renewal", budget: { attempt: 20, total: 5_000 }, nodes: 3 } as const;
   assert.deepEqual(await attempts(options, slow), { answer: 0, ambiguous: undefined }, "the first attempt continues");
+});
+
+test("renewal_accepts_an_answer_that_arrives_in_a_pause", { timeout: 30_000 }, async () => {
+  const paused = deferred();
+  const late = async ({ number }: AttemptContext): Promise<Attempt<number>> => {
+    if (number > 0) {
+      // The pause begins before the next turn of the event loop.
+      setImmediate(() => paused.resolve());
+      return { kind: "not_done", why: "no leader" };
+    }
+    await paused.promise;
+    return { kind: "done", value: number };
+  };
+  const options = { policy: "renewal", budget: { attempt: 20, total: 5_000 }, nodes: 1 } as const;
+  assert.deepEqual(await attempts(options, late), { answer: 0, ambiguous: undefined });
 });
 
 test("renewal_tries_another_node_while_one_hangs", async () => {

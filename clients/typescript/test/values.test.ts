@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { type Duration, FencingToken, LeaseManager, systemClock } from "tenure";
+import { type Duration, Election, FencingToken, LeaseManager, systemClock } from "tenure";
 import { BootClock } from "#dist/clock.js";
 import { toMs } from "#dist/duration.js";
 import { Endpoints } from "#dist/endpoints.js";
@@ -91,6 +91,26 @@ test("options_outside_every_bound_are_refused", () => {
   assert.equal(parseAcquire({ ttl: "infinite", wait: "ttl" }).wait, 86_400_000);
   assert.throws(() => new LeaseManager({ driftPermille: 501 }), /invalid drift 501/);
   assert.throws(() => new LeaseManager({ operationTimeout: 0 }), /invalid operation timeout 0/);
+});
+
+/** Metadata with this number of entries. */
+function metadataOf(count: number): Record<string, string> {
+  return Object.fromEntries(Array.from({ length: count }, (_, number) => [`key-${number}`, ""]));
+}
+
+test("metadata_has_the_bounds_of_the_api", () => {
+  for (const good of [metadataOf(32), { ab: "é".repeat(2_047) }]) {
+    assert.deepEqual(parseAcquire({ metadata: good }).claim.metadata, good);
+  }
+  assert.throws(() => parseAcquire({ metadata: metadataOf(33) }), /invalid metadata with 33 entries/);
+  assert.throws(() => parseAcquire({ metadata: { a: "é".repeat(2_048) } }), /entries and 4097 bytes/);
+});
+
+test("metadata_of_a_leader_leaves_room_for_the_mark_of_an_established_one", () => {
+  const holder = new LeaseManager();
+  const lead = (count: number) => new Election(holder, "job", { metadata: metadataOf(count) });
+  assert.equal(lead(31).name, "job");
+  assert.throws(() => lead(32), RangeError);
 });
 
 test("names_and_holders_have_the_bounds_of_the_api", () => {
@@ -238,6 +258,16 @@ test("events_do_not_depend_on_the_chunk_size", async () => {
     }
     assert.deepEqual(found, expected, `in chunks of ${size} bytes`);
   }
+});
+
+test("line_separators_of_unicode_hide_no_event", async () => {
+  const data = JSON.stringify({ event: "granted", name: "a", holder: "x\u2028y\u2029z" });
+  const bytes = new TextEncoder().encode(`id: 7\ndata: ${data}\n\n`);
+  const found = [];
+  for await (const event of parseEvents(chunksOf(bytes, bytes.length))) {
+    found.push(event);
+  }
+  assert.deepEqual(found, [{ id: "7", event: undefined, data }]);
 });
 
 test("endless_event_is_not_kept", async () => {

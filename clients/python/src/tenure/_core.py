@@ -363,6 +363,9 @@ class Core:
         match await self._standing(hold):
             case {"status": "holds", "lease": {"token": current}} if int(current) == token:
                 return hold.is_held(self.clock())
+            case {"status": "holds" | "waits" | "ended" | "unknown"} if hold.is_being_handed_over(token):
+                # The hand-over has ended the grant, or will learn of its end. Its own answer decides.
+                return False
             case {"status": "ended", "event": {"token": ended, "event": event}} if int(ended) == token:
                 hold.lose(token, Loss.EXPIRED if event == "granted" else Loss.from_api(event))
             case {"status": "holds" | "waits" | "ended" | "unknown"}:

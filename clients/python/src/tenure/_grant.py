@@ -74,6 +74,9 @@ class Grant:
         self.is_renewing = False
         self.failures = 0
         self.ending: Loss | None = None
+        if ttl < math.inf and sent + self.options.longest_hold < self.deadline:
+            # The default ttl of the cluster is above the longest hold. An infinite lease ignores it.
+            self.deadline, self.ending = sent + self.options.longest_hold, Loss.HELD_LONGEST
         self.is_paused = False
         """A hand-over is in progress: another holder may have the lease already."""
         self.end: HoldState | None = None

@@ -155,6 +155,10 @@ class Hold:
         if grant.ending is None and not grant.is_expired(now):
             self._set_state(states.AtRisk(token, grant.left(now), grant.failures))
 
+    def is_being_handed_over(self, token: int) -> bool:
+        """Whether a hand-over of this grant is in progress."""
+        return self.grant is not None and self.grant.token == token and self.grant.is_paused
+
     def renewal_refused(self, token: int, why: Loss, now: float) -> None:
         """Applies the refusal of a renewal."""
         grant = self.grant

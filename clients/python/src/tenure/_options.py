@@ -91,6 +91,7 @@ class LeaseOptions:
             check_between("grace", self.grace, 0, self.ttl / 2)
             check_between("longest_hold", self.longest_hold, self.ttl, math.inf)
         check_between("grace", self.grace, 0, math.inf)
+        check_between("longest_hold", self.longest_hold, SHORTEST_TTL, math.inf)
         check_between("lock_delay", self.lock_delay, 0, DAY)
         check_between("drain", self.drain, 0, math.inf)
         if self.limit is not None:

@@ -142,7 +142,7 @@ class Transport:
             ended = await self._attempt(call, urls[index], context)
             if isinstance(ended, Done | RefusedBy):
                 self.endpoints.prefer(index)
-                self._refresh_members(urls[index])
+                self.refresh_members(urls[index])
             else:
                 self.endpoints.avoid(index, len(urls))
             return ended
@@ -207,7 +207,7 @@ class Transport:
             if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 return MaybeDone(f"{endpoint} is not ready")
 
-    def _refresh_members(self, answered: str) -> None:
+    def refresh_members(self, answered: str) -> None:
         """Asks this node for the members of the cluster, in the background, if the last time is long ago."""
         loop = asyncio.get_running_loop()
         if self.endpoints.asked_members_at == 0.0:
@@ -216,6 +216,8 @@ class Transport:
             self._refresh = loop.create_task(self._ask_members(answered))
 
     async def _ask_members(self, answered: str) -> None:
+        if self._http.is_closed:
+            return
         try:
             response = await self._http.get(answered + "v1/cluster", timeout=httpx.Timeout(REFRESH_TIMEOUT))
             members = [member["http"] for member in response.json()["members"]]

@@ -143,6 +143,8 @@ class Watch:
         self._budget = budget
         self._cursor = _Cursor(after)
         self._stream: _Stream | None = None
+        # The node of the last stream.
+        self._endpoint = ""
         self._has_been_open = False
         self._blocks: list[ServerEvent] = []
         self._step = asyncio.Lock()
@@ -185,6 +187,9 @@ class Watch:
                     except (*EXCHANGE_ERRORS, ValueError, asyncio.TimeoutError):
                         await self.aclose()
                         await asyncio.sleep(RECONNECT_DELAY)
+                    else:
+                        # A client that only watches sends no other request that would ask for the members.
+                        self._transport.refresh_members(self._endpoint)
 
     def _read_block(self, block: ServerEvent) -> None:
         position = block.id or self._cursor.position
@@ -204,9 +209,10 @@ class Watch:
         clock = asyncio.get_running_loop().time
         began, pause, denied_rounds = clock(), RECONNECT_DELAY, 0
         endpoints = self._transport.endpoints
-        urls, first = endpoints.urls, endpoints.preferred
         reasons: dict[int, str] = {}
         while True:
+            # Other requests of this client can find members during an outage.
+            urls, first = endpoints.urls, endpoints.preferred
             denied: Refused | None = None
             for number in range(len(urls)):
                 index = (first + number) % len(urls)
@@ -217,6 +223,8 @@ class Watch:
                     return
                 if isinstance(why, Refused):
                     denied = why
+                else:
+                    endpoints.avoid(index, len(urls))
                 reasons[index] = why if isinstance(why, str) else f"{urls[index]}: {why}"
                 if not self._has_been_open and clock() - began >= self._budget.total:
                     raise Unavailable("; ".join(reasons.values()))
@@ -249,7 +257,7 @@ class Watch:
                 response = await connection.enter_async_context(self._transport.stream(endpoint + "v1/watch", query))
                 if response.is_success:
                     # In one step with the answer: the caller may be cancelled.
-                    self._stream = _Stream(response, connection.pop_all())
+                    self._stream, self._endpoint = _Stream(response, connection.pop_all()), endpoint
                     return None
                 body = await response.aread()
             refused = _refusal(response.status_code, body)

@@ -516,7 +516,13 @@ class LeaseManager:
         would wait for its own caller, and then leave the lease to its ttl.
         Iterations and other calls that wait in other threads raise `ShutDown`.
         """
-        failed = self._loop.run(self._manager.shutdown())
+        try:
+            failed = self._loop.run(self._manager.shutdown())
+        except ShutDown:
+            # The thread has ended. An earlier shutdown has the result, unless it was interrupted.
+            if self._manager._left is None:
+                raise
+            return self._manager._left
         self._loop.stop()
         return failed
 

@@ -184,6 +184,27 @@ mod tests {
         }
     }
 
+    /// The debug output of a recorder has the number of samples that a histogram has moved to its buckets.
+    #[tokio::test(start_paused = true)]
+    async fn samples_move_to_their_buckets_without_a_scrape() {
+        let seconds = Matcher::Suffix("_seconds".to_owned());
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS).expect("there are buckets");
+        let recorder = builder.build_recorder();
+        let kept = Metrics { handle: recorder.handle(), lost_lines: Arc::new(|| 0) };
+        let load = async {
+            for count in 1..=3 {
+                metrics::with_local_recorder(&recorder, || metrics::histogram!("test_seconds").record(0.5));
+                tokio::time::sleep(2 * UPKEEP_INTERVAL).await;
+                let moved = format!("{recorder:?}");
+                assert!(moved.contains(&format!("count: {count},")), "{count} samples: {moved}");
+            }
+        };
+        tokio::select! {
+            never = kept.keep_up() => match never {},
+            () = load => {}
+        }
+    }
+
     /// The messages that pass a filter, of these four.
     fn passed(filter: &str) -> Vec<&'static str> {
         let written = Written::default();

@@ -90,6 +90,19 @@ mod tests {
         assert_eq!(mode, 0o600, "{mode:o}");
     }
 
+    /// A power cut during the first save leaves its temporary file.
+    #[test]
+    fn interrupted_save_does_not_block_the_next_one() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.backup");
+        std::mem::forget(NewFile::create(&path, false).expect("no such file"));
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "control: the temporary file stays");
+        for replaces in [false, true] {
+            let file = NewFile::create(&path, replaces).unwrap_or_else(|error| panic!("{error}"));
+            file.finish(|_| Ok(())).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
     #[test]
     fn file_that_appears_meanwhile_is_replaced_only_if_permitted() {
         for replaces in [false, true] {

@@ -30,11 +30,18 @@ pub(crate) struct Folder {
     dir: PathBuf,
     cluster: String,
     keep: usize,
+    /// The free bytes of the file system of a directory.
+    free: fn(&Path) -> io::Result<u64>,
 }
 
 impl Folder {
     pub fn new(schedule: &BackupSchedule, cluster: &str) -> Folder {
-        Folder { dir: schedule.dir.clone(), cluster: cluster.to_owned(), keep: schedule.keep }
+        Folder { dir: schedule.dir.clone(), cluster: cluster.to_owned(), keep: schedule.keep, free: free_bytes }
+    }
+
+    #[cfg(all(test, feature = "testing"))]
+    pub fn with_free(self, free: fn(&Path) -> io::Result<u64>) -> Folder {
+        Folder { free, ..self }
     }
 
     pub fn create(&self) -> io::Result<()> {
@@ -56,15 +63,14 @@ impl Folder {
         Ok(times.filter(|time| *time <= now_ms + CLOCK_TOLERANCE_MS).max())
     }
 
-    /// Whether the folder and `data` are on the same file system. Two subvolumes of one Btrfs file system count as two.
+    /// Whether the folder and `data` are on the same file system.
     pub fn is_on_the_disk_of(&self, data: &Path) -> io::Result<bool> {
-        Ok(fs::metadata(&self.dir)?.dev() == fs::metadata(data)?.dev())
+        Ok(fs::metadata(&self.dir)?.dev() == fs::metadata(data)?.dev() || are_in_one_btrfs(&self.dir, data)?)
     }
 
     /// Fails if the file system of the folder has less free space than the reserve.
     pub fn has_space(&self) -> io::Result<()> {
-        let found = rustix::fs::statvfs(&self.dir)?;
-        enough(found.f_bavail.saturating_mul(found.f_frsize))
+        enough((self.free)(&self.dir)?)
     }
 
     /// Removes the oldest backups above the number to keep, and abandoned temporary files. A file that cannot be removed
@@ -83,7 +89,7 @@ impl Folder {
         for item in fs::read_dir(&self.dir)? {
             let item = item?;
             let name = item.file_name().to_string_lossy().into_owned();
-            if name.ends_with(".partial") && name.starts_with(&format!("{}-", self.cluster)) {
+            if self.is_temporary(&name) {
                 removed.push(remove_if_abandoned(&item.path()));
             }
         }
@@ -115,16 +121,39 @@ impl Folder {
         let text =
             format!("{}-{}-{}T{}:{}:{}Z", &date[..4], &date[4..6], &date[6..], &clock[..2], &clock[2..4], &clock[4..]);
         let since = humantime::parse_rfc3339(&text).ok()?.duration_since(UNIX_EPOCH).ok()?;
-        (self.file_name(token, time) == name).then_some(since.as_millis() as u64)
+        (text.replace(['-', ':'], "") == time).then_some(since.as_millis() as u64)
     }
 
-    fn file_name(&self, token: &str, time: &str) -> String {
-        format!("{}-{token}-{time}{SUFFIX}", self.cluster)
+    /// Whether this is the temporary name of a backup of this cluster: see [`NewFile`](super::NewFile).
+    fn is_temporary(&self, name: &str) -> bool {
+        let backup = name.strip_suffix(".partial").and_then(|rest| rest.rsplit_once('.'));
+        backup.is_some_and(|(backup, _)| self.time_ms(backup).is_some())
     }
 
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// Whether both directories are in subvolumes of one Btrfs file system. Each subvolume has a device number of its own. Two
+/// such file systems of the same size count as one.
+#[cfg(target_os = "linux")]
+fn are_in_one_btrfs(one: &Path, other: &Path) -> io::Result<bool> {
+    const BTRFS: i128 = 0x9123_683e;
+    let [one, other] = [rustix::fs::statfs(one)?, rustix::fs::statfs(other)?];
+    // The type of the field depends on the machine, and can be signed.
+    let is_btrfs = [one.f_type, other.f_type].into_iter().all(|kind| i128::from(kind) & 0xffff_ffff == BTRFS);
+    Ok(is_btrfs && one.f_blocks == other.f_blocks)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn are_in_one_btrfs(_one: &Path, _other: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
+fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(dir)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 fn enough(free: u64) -> io::Result<()> {
@@ -162,8 +191,13 @@ mod tests {
             let file = folder.file(Position { term: 2, index }, AT_MS + index * 1_000);
             fs::write(&file, "").expect("written");
         }
-        let names =
-            ["notes.txt", "other-00000562949953421323-20260101T000011Z.backup", "a.b-c-1-20260101T000011Z.backup"];
+        let names = [
+            "notes.txt",
+            "other-00000562949953421323-20260101T000011Z.backup",
+            "a.b-c-1-20260101T000011Z.backup",
+            "a.b-c-00000562949953421320-20260101X000009Z.backup",
+            "a.b-c-00000562949953421320-20260101T000009Q.backup",
+        ];
         names.iter().for_each(|name| fs::write(folder.dir().join(name), "").expect("written"));
         for (now_ms, newest) in [(AT_MS + 12_000, 11_000), (AT_MS + 11_000 - CLOCK_TOLERANCE_MS, 11_000)] {
             assert_eq!(folder.newest_ms(now_ms).expect("listed"), Some(AT_MS + newest), "at {now_ms}");
@@ -221,13 +255,34 @@ mod tests {
         assert_eq!([9, 10, 11, 12].map(|index| file(index).exists()), [true, false, false, true]);
     }
 
+    /// One is of the user, and one of a cluster whose name begins with the name of this one.
+    #[test]
+    fn old_temporary_files_of_others_stay() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let schedule =
+            |cluster| Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 1 }, cluster);
+        let (folder, other) = (schedule("a"), schedule("a-b"));
+        let position = Position { term: 2, index: 9 };
+        let of_other = format!("{}.01234567.partial", other.file(position, AT_MS).display());
+        let files = [dir.path().join("a-export.partial"), of_other.into()];
+        for path in &files {
+            let modified = std::time::SystemTime::now() - 25 * Duration::from_secs(3_600);
+            fs::File::create(path).and_then(|file| file.set_modified(modified)).expect("writable");
+        }
+        folder.prune(&folder.file(position, AT_MS)).expect("pruned");
+        assert_eq!(files.each_ref().map(|file| file.exists()), [true, true]);
+        other.prune(&other.file(position, AT_MS)).expect("pruned");
+        assert_eq!(files.map(|file| file.exists()), [true, false], "control: it is old");
+    }
+
     #[test]
     fn temporary_file_is_abandoned_after_a_day() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = Folder::new(&BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 1 }, "a");
         let (now, hour) = (std::time::SystemTime::now(), Duration::from_secs(3_600));
         let files = [now - 25 * hour, now - 23 * hour, now + 25 * hour].map(|modified| {
-            let path = dir.path().join(format!("a-{}.partial", modified.elapsed().unwrap_or_default().as_secs()));
+            let age = modified.elapsed().unwrap_or_default().as_secs();
+            let path = dir.path().join(format!("a-{:020}-20260101T000009Z.backup.{age:08x}.partial", 9));
             fs::File::create(&path).and_then(|file| file.set_modified(modified)).expect("writable");
             path
         });

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::{BackupError, PositionError, position, read};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{MemberConfig, Problems};
-use crate::lease::HolderLease;
 use crate::raft::snapshot::SnapshotError;
 use crate::raft::{Joined, PeerInfo, State, read_restored, write_restored};
 use crate::storage::{Identity, Position, Restoring, Storage, StorageError};
@@ -21,7 +20,7 @@ const CLOCK_PAUSE: Duration = Duration::from_micros(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostHolders {
-    /// All have stopped. The restored cluster grants leases at once.
+    /// All have stopped. The restored cluster grants leases at once, except during a lock delay of the backup.
     Stopped,
     /// They stop within this time: the longest ttl and lock delay that the lost cluster can have granted. The restored
     /// cluster grants no lease for as long after its first leader is elected.
@@ -201,13 +200,11 @@ fn wait_for_the_next_ms(used: u64) {
     }
 }
 
-/// The time without grants. It covers at least the leases in the backup.
+/// The time without grants. It covers at least the holders and waiters in the backup.
 fn no_grants_ms(state: &State, holders: LostHolders) -> Result<Option<u64>, RestoreError> {
     let LostHolders::StopWithin(given) = holders else { return Ok(None) };
     let given_ms = given.as_millis().try_into().unwrap_or(u64::MAX);
-    let Some(HolderLease { name, holder, ttl, lock_delay_ms, .. }) = state.machine.longest_held() else {
-        return Ok(Some(given_ms));
-    };
+    let Some((name, holder, ttl, lock_delay_ms)) = state.machine.longest_claim() else { return Ok(Some(given_ms)) };
     let (name, holder) = (name.to_string(), holder.to_string());
     match ttl.as_millis() {
         None => Err(RestoreError::Infinite { name, holder }),

@@ -168,14 +168,22 @@ impl LeaseSection {
 }
 
 /// Accepts `patience_ms`, the former name of `waiter_timeout_ms`. With a serde alias, the default under the new name
-/// would be a duplicate.
-pub(super) fn accept_former_key(values: &mut Value, found: &mut Found) {
-    let Some(Value::Object(lease)) = values.get_mut("lease") else { return };
-    let Some(former) = lease.remove("patience_ms") else { return };
+/// would be a duplicate. Returns whether the file uses it.
+pub(super) fn accept_former_key(values: &mut Value, found: &mut Found) -> bool {
+    let Some(Value::Object(lease)) = values.get_mut("lease") else { return false };
+    let Some(former) = lease.remove("patience_ms") else { return false };
     if lease.contains_key("waiter_timeout_ms") {
         found.add("lease.patience_ms", "is the former name of waiter_timeout_ms: remove one of them");
-    } else {
-        lease.insert("waiter_timeout_ms".to_owned(), former);
+        return false;
+    }
+    lease.insert("waiter_timeout_ms".to_owned(), former);
+    true
+}
+
+/// Gives the problems of `waiter_timeout_ms` the former name, which the file uses.
+pub(super) fn name_former_key(found: &mut Found) {
+    for problem in found.0.iter_mut().filter(|problem| problem.path == "lease.waiter_timeout_ms") {
+        problem.path = "lease.patience_ms".to_owned();
     }
 }
 

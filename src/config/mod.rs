@@ -31,7 +31,7 @@ use address::is_loopback;
 pub use backup::BackupSchedule;
 pub use http::HttpLimits;
 pub use lease::{LeaseSettings, TtlPolicy, TtlRefused};
-pub(crate) use nodes::{MAX_ID, MemberConfig, address_problem};
+pub(crate) use nodes::{MAX_ID, MemberConfig, address_problem, listen_problem};
 pub use nodes::{MAX_NODES, NodeEntry};
 pub use raft::RaftTimings;
 
@@ -101,9 +101,12 @@ impl Config {
             _ => Profile::Lan,
         };
         let mut found = Found::default();
-        lease::accept_former_key(&mut values, &mut found);
+        let has_former_key = lease::accept_former_key(&mut values, &mut found);
         let file = reader::read(&File::of(profile), values, &mut found);
         let config = file.map(|file| file.validate(folder, &mut found));
+        if has_former_key {
+            lease::name_former_key(&mut found);
+        }
         config.filter(|_| found.0.is_empty()).ok_or_else(|| source.locate(found))
     }
 

@@ -134,7 +134,7 @@ pub(super) fn validate(
 }
 
 /// The problem of an address that a listener binds. It may be `0.0.0.0` or `[::]`.
-fn listen_problem(text: &str, may_be_reached: bool) -> Option<String> {
+pub(crate) fn listen_problem(text: &str, may_be_reached: bool) -> Option<String> {
     match address::check_listen(text) {
         Err(problem) => Some(problem),
         Ok(()) => exposure_problem(text, may_be_reached),

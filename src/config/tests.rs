@@ -156,6 +156,23 @@ fn duplicate_ids_addresses_and_folders_are_refused() {
 }
 
 #[test]
+fn clusters_of_one_node_and_of_an_even_number_are_warned() {
+    let node = |id: u32| {
+        format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:{id}\"\npeer = \"127.0.0.1:10{id}\"\ndata = \"{id}\"\n")
+    };
+    let warnings = |count: u32| {
+        let nodes: String = (1..=count).map(node).collect();
+        Config::parse(&format!("cluster = \"a\"\n{nodes}"), Path::new("")).expect("valid").warnings()
+    };
+    assert_eq!(warnings(1), ["one node tolerates no failure: leases are unavailable while it is down"]);
+    for count in [2, 4, 6] {
+        let expected = format!("{count} nodes tolerate no more failures than {} nodes", count - 1);
+        assert_eq!(warnings(count), [expected]);
+    }
+    assert_eq!([warnings(3), warnings(5)], [Vec::<String>::new(), Vec::new()]);
+}
+
+#[test]
 fn non_loopback_addresses_need_allow_insecure_network() {
     for address in ["127.0.0.1:7101", "127.0.0.1:7201"] {
         for open in ["10.0.0.1:7301", "[2001:db8::1]:7301", "tenure.example:7301"] {
@@ -309,7 +326,7 @@ fn former_key_of_the_waiter_timeout_still_works() {
     let config = parse("patience_ms = 2000").expect("the former key is accepted");
     assert_eq!(config.lease.limits.waiter_timeout_ms, 2_000);
     let Problems(low) = parse("patience_ms = 999").expect_err("below the bound");
-    assert_eq!(low, ["lease.waiter_timeout_ms: 999 is outside 1000 to 600000 (line 2)"]);
+    assert_eq!(low, ["lease.patience_ms: 999 is outside 1000 to 600000 (line 3)"]);
     let Problems(both) = parse("waiter_timeout_ms = 1000\npatience_ms = 2000").expect_err("both keys");
     assert_eq!(both, ["lease.patience_ms: is the former name of waiter_timeout_ms: remove one of them (line 4)"]);
 }
@@ -405,6 +422,12 @@ fn listeners_bind_the_reached_addresses_unless_others_are_set() {
         (http.as_str(), listen_http.as_str(), listen_peer.as_str()),
         ("127.0.0.1:7101", "0.0.0.0:80", "[::]:81")
     );
+    for open in ["listen_http = \"0.0.0.0:80\"", "listen_peer = \"[::]:81\""] {
+        let text = text.replace("data =", &format!("{open}\ndata ="));
+        let warnings = Config::parse(&text, Path::new("")).expect("the network is allowed").warnings();
+        let is_named = warnings.iter().any(|warning| warning.starts_with("allow_insecure_network"));
+        assert!(is_named, "{open}: {warnings:?}");
+    }
     for (listen, why) in [
         ("listen_http = \"0.0.0.0:80\"", "node[1].listen_http: \"0.0.0.0:80\" is not a loopback address"),
         ("listen_peer = \"10.0.0.1\"", "node[1].listen_peer: \"10.0.0.1\" must be host:port"),

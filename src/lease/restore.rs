@@ -1,10 +1,9 @@
 //! A machine that continues from a backup in a new cluster.
 
-use super::holders::Grant;
 use super::machine::EntryContext;
-use super::{Change, DropCause, Effects, HolderLease, Machine, Stamp};
+use super::{Change, DropCause, Effects, Machine, Stamp};
 use crate::token::FencingToken;
-use crate::types::LeaseName;
+use crate::types::{HolderId, LeaseName, Ttl};
 
 impl Machine {
     /// Continues at `position` as the state of a new cluster.
@@ -34,14 +33,18 @@ impl Machine {
         entry.finish()
     }
 
-    /// The held lease that can keep its name from others for the longest time without a renewal: its ttl and lock delay.
-    pub fn longest_held(&self) -> Option<HolderLease> {
-        let grants =
-            self.records.iter().flat_map(|(name, record)| record.holders.iter().map(move |grant| (name, grant)));
-        let until_free =
-            |grant: &Grant| grant.ttl.as_millis().map_or(u64::MAX, |ttl| ttl.saturating_add(grant.lock_delay_ms));
-        let longest = grants.max_by_key(|(_, grant)| until_free(grant));
-        longest.map(|(name, grant)| self.records[name].lease(name, grant))
+    /// The holder or waiter that can keep its name from others for the longest time without a renewal: its name, ttl and
+    /// lock delay. A waiter can get the lease after this state.
+    pub fn longest_claim(&self) -> Option<(&LeaseName, &HolderId, Ttl, u64)> {
+        let claims = self.records.iter().flat_map(|(name, record)| {
+            let held = record.holders.iter().map(|grant| (&grant.holder, grant.ttl, grant.lock_delay_ms));
+            let requests = record.queue.iter().map(|(_, waiter)| &waiter.request);
+            let waiting = requests.map(|request| (&request.holder, request.ttl, request.lock_delay_ms));
+            held.chain(waiting).map(move |(holder, ttl, lock_delay_ms)| (name, holder, ttl, lock_delay_ms))
+        });
+        claims.max_by_key(|(_, _, ttl, lock_delay_ms)| {
+            ttl.as_millis().map_or(u64::MAX, |ttl| ttl.saturating_add(*lock_delay_ms))
+        })
     }
 }
 

@@ -243,16 +243,16 @@ fn hung_disk_does_not_block_the_readers_of_old_entries() {
         assert!(log.entries_stream(1..2).await.try_next().now_or_never().is_none(), "apply");
         assert!(log.limited_get_log_entries(19, 20).now_or_never().is_some(), "from memory");
         let mut truncating = log.clone();
-        let mut truncation = Box::pin(truncating.truncate_after(Some(log_id(Position { term: 1, index: 2 }))));
+        let mut truncation = Box::pin(truncating.truncate_after(Some(log_id(Position { term: 1, index: 1 }))));
         assert!(truncation.as_mut().now_or_never().is_none(), "a truncation");
-        assert_eq!(storage.log_bounds().1.map(|last| last.index), Some(19), "the term of entry 2 is not known");
+        assert_eq!(storage.log_bounds().1.map(|last| last.index), Some(19), "the term of entry 1 is not known");
         drop(resume);
         hung.await.expect("no panic").expect_err("the other end is dropped");
         assert_eq!(log.limited_get_log_entries(1, 2).await.expect("readable"), [entry(1)]);
         let applied: Vec<Entry> = log.entries_stream(1..2).await.try_collect().await.expect("readable");
         assert_eq!(applied, [entry(1)]);
         truncation.await.expect("the truncation succeeds");
-        assert_eq!(storage.log_bounds().1, Some(Position { term: 1, index: 2 }));
+        assert_eq!(storage.log_bounds().1, Some(Position { term: 1, index: 1 }));
     });
 }
 

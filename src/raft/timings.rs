@@ -74,6 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn installation_of_a_snapshot_may_take_two_minutes() {
+        let config = RaftTimings::lan().openraft_config("test").expect("the timings are valid");
+        assert_eq!(config.install_snapshot_timeout, 120_000);
+    }
+
+    #[test]
     fn restarted_leader_must_win_an_election_with_pre_vote() {
         let config = RaftTimings::lan().openraft_config("test").expect("the timings are valid");
         assert_eq!((config.enable_pre_vote, config.enable_leader_restore), (Some(true), Some(false)));

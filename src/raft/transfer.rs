@@ -122,21 +122,22 @@ impl<S: Storage> RaftHandle<S> {
         let metrics = self.metrics.borrow_watched();
         let progress = metrics.replication.as_ref().ok_or(TransferError::NotLeader)?;
         let behind = |matched: u64| metrics.last_log_index.unwrap_or_default().saturating_sub(matched);
-        let others = progress.iter().filter(|(id, _)| **id != self.node && voters.contains(id));
+        let others = progress.iter().filter(|(id, _)| **id != self.node);
         let is_silent = |id: &NodeId| {
             let heard = metrics.heartbeat.as_ref().and_then(|heard| heard.get(id)).and_then(Option::as_ref);
             heard.is_none_or(|at| at.elapsed() > self.timings.leadership_lease())
         };
         let lags = others
             .filter_map(|(id, matched)| matched.as_ref().map(|matched| (is_silent(id), behind(matched.index), *id)));
-        best_successor(lags).ok_or(TransferError::NoCaughtUpVoter)
+        best_successor(voters, lags).ok_or(TransferError::NoCaughtUpVoter)
     }
 }
 
 /// Of the voters that lack at most [`MAX_SUCCESSOR_LAG`] entries, the one that lacks the fewest, if possible one that is not
 /// silent.
-fn best_successor(voters: impl Iterator<Item = (bool, u64, NodeId)>) -> Option<NodeId> {
-    voters.filter(|(_, behind, _)| *behind <= MAX_SUCCESSOR_LAG).min().map(|(_, _, id)| id)
+fn best_successor(voters: &BTreeSet<NodeId>, members: impl Iterator<Item = (bool, u64, NodeId)>) -> Option<NodeId> {
+    let can_lead = |(_, behind, id): &(bool, u64, NodeId)| *behind <= MAX_SUCCESSOR_LAG && voters.contains(id);
+    members.filter(can_lead).min().map(|(_, _, id)| id)
 }
 
 #[cfg(test)]
@@ -145,16 +146,22 @@ mod tests {
 
     #[test]
     fn successor_is_the_voter_that_lacks_the_fewest_entries() {
-        let successor = |lags: &[(u64, NodeId)]| best_successor(lags.iter().map(|(behind, id)| (false, *behind, *id)));
+        let voters = BTreeSet::from([1, 2, 3]);
+        let successor =
+            |lags: &[(u64, NodeId)]| best_successor(&voters, lags.iter().map(|(behind, id)| (false, *behind, *id)));
         assert_eq!(successor(&[(7, 1), (0, 2), (3, 3)]), Some(2));
         assert_eq!(successor(&[(MAX_SUCCESSOR_LAG, 3), (MAX_SUCCESSOR_LAG + 1, 1)]), Some(3));
         assert_eq!(successor(&[(MAX_SUCCESSOR_LAG + 1, 1)]), None);
         assert_eq!(successor(&[]), None);
+        let learner = 4;
+        assert_eq!(successor(&[(0, learner), (7, 2)]), Some(2));
+        assert_eq!(successor(&[(0, learner)]), None, "a learner cannot lead");
     }
 
     #[test]
     fn silent_voter_is_the_last_choice() {
-        let successor = |voters: &[(bool, u64, NodeId)]| best_successor(voters.iter().copied());
+        let voters = BTreeSet::from([1, 2]);
+        let successor = |lags: &[(bool, u64, NodeId)]| best_successor(&voters, lags.iter().copied());
         assert_eq!(successor(&[(true, 0, 1), (false, MAX_SUCCESSOR_LAG, 2)]), Some(2));
         assert_eq!(successor(&[(true, 0, 1), (false, MAX_SUCCESSOR_LAG + 1, 2)]), Some(1));
         assert_eq!(successor(&[(true, 7, 1), (true, 0, 2)]), Some(2));

@@ -294,7 +294,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    fn io(action: &'static str, path: impl Into<PathBuf>, error: &io::Error) -> StorageError {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>, error: &io::Error) -> StorageError {
         StorageError::Io { action, path: path.into(), kind: error.kind(), cause: error.to_string() }
     }
 }

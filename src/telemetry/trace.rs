@@ -39,7 +39,10 @@ impl Traces {
             || variable(["OTEL_TRACES_EXPORTER"]).is_some_and(|value| value == "none");
         let Some(endpoint) = variable(ENDPOINTS).filter(|_| !is_off) else { return Ok(None) };
         let receiver = without_secrets(&endpoint);
-        let exporter = exporter(&endpoint).map_err(|error| format!("cannot export traces to {receiver}: {error}"))?;
+        // The error of an invalid URL has the URL.
+        let described = |error: String| error.replace(&endpoint, &receiver);
+        let exporter =
+            exporter(&endpoint).map_err(|error| format!("cannot export traces to {receiver}: {}", described(error)))?;
         let provider = SdkTracerProvider::builder().with_resource(resource(node)).with_batch_exporter(exporter).build();
         global::set_tracer_provider(provider.clone());
         trace::start_traces();

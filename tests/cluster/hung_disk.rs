@@ -105,3 +105,24 @@ async fn disk_that_hangs_in_a_purge_is_reported() {
     assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
     writes.abort();
 }
+
+/// The transfer has a limit of two leadership leases, and no other node can take the leadership.
+#[tokio::test(start_paused = true)]
+async fn hung_disk_is_reported_after_30_s_also_during_a_transfer() {
+    let mut timings = RaftTimings::wan();
+    (timings.election_timeout_min_ms, timings.election_timeout_max_ms) = (20_000, 30_000);
+    let cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("first", "a", 60_000, None)).await;
+    cluster.ids().for_each(|id| cluster.hang_disk(id));
+    let node = cluster.node(leader).clone();
+    let write = tokio::spawn(async move { drop(ask(&node, acquire("job", "a", 60_000, None)).await) });
+    let unsynced = tokio::time::timeout(Duration::from_secs(60), cluster.disk(leader).wait_unsynced()).await;
+    unsynced.expect("the leader writes the acquire");
+    let hung = Instant::now();
+    let failed = tokio::time::timeout(Duration::from_secs(200), cluster.node(leader).wait_failed()).await;
+    assert!(matches!(failed.expect("the node reports the stalled disk"), NodeFailure::DiskStalled(_)));
+    let reported = hung.elapsed();
+    assert!(reported < Duration::from_secs(32), "reported after {reported:?}");
+    write.abort();
+}

@@ -152,6 +152,11 @@ async fn quarantine_outlasts_each_vote_lease_on_a_fast_clock() {
     let (vote_lease, quarantine) = (long.leadership_lease(), began.elapsed());
     assert!(quarantine >= vote_lease, "quarantine of {quarantine:?}: expected at least the lease of {vote_lease:?}");
     assert!(quarantine < vote_lease * 11 / 10, "quarantine of {quarantine:?} for a lease of only {vote_lease:?}");
+    // The long vote lease is over, so later starts wait for the short one.
+    cluster.crash(1).await;
+    let began = tokio::time::Instant::now();
+    cluster.restart(1).await;
+    assert!(began.elapsed() < 2 * short.leadership_lease(), "the next start took {:?}", began.elapsed());
     cluster.shutdown().await;
 }
 

@@ -92,6 +92,29 @@ async fn held_lease_delays_the_shutdown_by_half_a_second() {
     }
 }
 
+/// The others may elect a leader in this time, which needs the vote of this node to commit releases.
+#[tokio::test(start_paused = true)]
+async fn held_lease_delays_the_shutdown_of_a_node_without_a_leader() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    held(cluster.node(leader), acquire("job", "a", 60_000, None)).await;
+    let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let node = cluster.node(follower).clone();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cluster.board.isolate(follower, cluster.ids());
+    let leaderless = async {
+        while node.leadership().leader.is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), leaderless).await.expect("the isolated node gives its leader up");
+    let began = Instant::now();
+    node.shutdown().await;
+    assert!((500..600).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
 /// During a lock delay, a client waits for a lease without a holder.
 #[tokio::test(start_paused = true)]
 async fn waiting_claim_delays_the_shutdown_by_half_a_second() {

@@ -64,6 +64,21 @@ impl Clusters {
         highest.expect("at least one grant")
     }
 
+    /// Saves backups until one has this number of waiters.
+    async fn save_with_waiters(&self, node: &Node, waiting: u64) -> PathBuf {
+        let saved = async {
+            for number in 0.. {
+                let file = self.file(&format!("{waiting}-{number}.backup"));
+                if node.save_backup(&file, Consistency::Leader).await.expect("saved").waiting == waiting {
+                    return file;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            unreachable!("the numbers do not end")
+        };
+        tokio::time::timeout(SOON, saved).await.expect("the claims wait")
+    }
+
     fn restore(&self, cluster: &str, file: &Path, options: RestoreOptions) -> Result<FencingToken, RestoreError> {
         Ok(self.builder(cluster).restore(file, options)?.above)
     }
@@ -180,6 +195,61 @@ async fn infinite_lease_needs_stopped_holders() {
     let error = clusters.restore("new", &file, day).expect_err("the holder does not stop");
     assert!(matches!(error, RestoreError::Infinite { .. }), "{error}");
     clusters.restore("new", &file, RestoreOptions::new(STOPPED)).expect("restored");
+}
+
+fn within(ms: u64) -> RestoreOptions {
+    RestoreOptions::new(LostHolders::StopWithin(Duration::from_millis(ms)))
+}
+
+/// After the backup, the lost cluster can have granted the lease to each waiter.
+#[tokio::test(flavor = "multi_thread")]
+async fn restored_cluster_waits_for_the_waiters_of_the_backup() {
+    let clusters = Clusters::new();
+    let lost = clusters.start("lost").await;
+    let holds = lost.leases();
+    let short = LeaseOptions::new().ttl(Duration::from_secs(8));
+    holds.lease_with("job", short).expect("valid").acquire(Wait::No).await.expect("free");
+    let long = LeaseOptions::new().ttl(Duration::from_secs(60)).lock_delay(Duration::from_millis(300));
+    let (mut managers, mut files) = (vec![holds], Vec::new());
+    for (waiting, options) in [(1, long), (2, LeaseOptions::new().infinite())] {
+        let manager = lost.leases();
+        let lease = manager.lease_with("job", options).expect("valid");
+        tokio::spawn(async move { lease.acquire(Wait::UpTo(SOON * 2)).await });
+        files.push(clusters.save_with_waiters(&lost, waiting).await);
+        managers.push(manager);
+    }
+    for manager in managers.into_iter().rev() {
+        manager.shutdown().await;
+    }
+    lost.shutdown().await;
+    let error = clusters.restore("new", &files[0], within(60_299)).expect_err("the waiter can have it for 60.3 s");
+    let RestoreError::TooSoon { ttl_ms: 60_000, lock_delay_ms: 300, given_ms: 60_299, .. } = error else {
+        panic!("{error}")
+    };
+    clusters.restore("new", &files[0], within(60_300)).expect("restored");
+    let error = clusters.restore("newer", &files[1], within(86_400_000)).expect_err("the last waiter does not stop");
+    assert!(matches!(error, RestoreError::Infinite { .. }), "{error}");
+    clusters.restore("newer", &files[1], RestoreOptions::new(STOPPED)).expect("restored");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restored_cluster_waits_for_each_holder_of_a_counted_lease() {
+    let clusters = Clusters::new();
+    let file = clusters.file("backup");
+    let lost = clusters.start("lost").await;
+    let managers = [lost.leases(), lost.leases()];
+    for (manager, ttl) in managers.iter().zip([8, 60]) {
+        let options = LeaseOptions::new().limit(2).ttl(Duration::from_secs(ttl));
+        manager.lease_with("pool", options).expect("valid").acquire(Wait::No).await.expect("a free permit");
+    }
+    assert_eq!(lost.save_backup(&file, Consistency::Leader).await.expect("saved").held, 2);
+    for manager in managers {
+        manager.shutdown().await;
+    }
+    lost.shutdown().await;
+    let error = clusters.restore("new", &file, within(59_999)).expect_err("the second holder has it for 60 s");
+    assert!(matches!(error, RestoreError::TooSoon { ttl_ms: 60_000, given_ms: 59_999, .. }), "{error}");
+    clusters.restore("new", &file, within(60_000)).expect("restored");
 }
 
 #[tokio::test(flavor = "multi_thread")]

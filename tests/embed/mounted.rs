@@ -88,6 +88,11 @@ async fn nested_router_answers_at_every_node() {
     let location = format!("http:{}", answer.headers()["location"].to_str().expect("text"));
     assert_eq!(location, url(leader.id(), "/v1/leases/job?consistency=leader"));
     assert_eq!(ask(Method::GET, location, None).await.0, StatusCode::OK);
+    let backup = "/v1/cluster/snapshot?consistency=linearizable";
+    let answer = client().get(url(follower.id(), backup)).send().await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::TEMPORARY_REDIRECT);
+    let location = format!("http:{}", answer.headers()["location"].to_str().expect("text"));
+    assert_eq!(location, url(leader.id(), backup));
 
     trio.shutdown().await;
     servers.iter().for_each(JoinHandle::abort);

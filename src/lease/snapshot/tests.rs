@@ -170,6 +170,31 @@ fn lease_full_refuses_claims_and_forgets_ended_grants() {
 }
 
 #[test]
+fn waiter_of_a_full_lease_can_claim_again() {
+    let mut machine = Machine::new();
+    let limits = Limits { max_waiters: 20_000, waiter_timeout_ms: 600_000, ..Limits::INITIAL };
+    apply(&mut machine, Command::SetLimits(limits));
+    let mut wait = |number: u64, bytes: usize| {
+        let Command::Acquire(claim) = claim(number, bytes, Some(3_600_000)) else { unreachable!() };
+        let outcome = apply(&mut machine, Command::Acquire(Acquire { limit: 1, ..claim }));
+        (outcome, machine.records[&name()].in_use_bytes())
+    };
+    let most = MAX_RETAINED_NAME_BYTES / (512 + 13 + MAX_METADATA_BYTES as u64);
+    for number in 0..most {
+        let (outcome, _) = wait(number, MAX_METADATA_BYTES);
+        assert!(matches!(outcome, Outcome::Held { .. } | Outcome::Queued { .. }), "{number}: {outcome:?}");
+    }
+    let rest = (MAX_RETAINED_NAME_BYTES % (512 + 13 + MAX_METADATA_BYTES as u64) - 512 - 13) as usize;
+    let last = Outcome::Queued { place: most as u32 - 1 };
+    assert_eq!(wait(most, rest - 1), (last.clone(), MAX_RETAINED_NAME_BYTES - 1), "one byte is left");
+    assert_eq!(wait(1, MAX_METADATA_BYTES), (Outcome::Queued { place: 0 }, MAX_RETAINED_NAME_BYTES - 1), "the same");
+    assert_eq!(wait(most, rest), (last.clone(), MAX_RETAINED_NAME_BYTES), "one byte more");
+    let full = Outcome::Refused(Refusal::LeaseFull { max_bytes: MAX_RETAINED_NAME_BYTES });
+    assert_eq!(wait(most, rest + 1), (full, MAX_RETAINED_NAME_BYTES), "one byte too many");
+    assert_eq!(wait(most, rest), (last, MAX_RETAINED_NAME_BYTES), "its place stays");
+}
+
+#[test]
 fn ended_grant_stays_until_its_name_retains_64_mib() {
     let mut machine = Machine::new();
     apply(&mut machine, claim(0, 1, None));
@@ -274,6 +299,8 @@ fn invalid_snapshot_is_refused() {
     };
     let swapped = vec![records[1].clone(), records[0].clone()];
     assert!(matches!(rebuild(machine.header(), swapped), BadSnapshot::Order(_)));
+    let repeated = vec![records[0].clone(), records[0].clone()];
+    assert!(matches!(rebuild(machine.header(), repeated), BadSnapshot::Order(_)), "a name that comes twice");
     let short = records[..1].to_vec();
     assert_eq!(rebuild(machine.header(), short), BadSnapshot::Count { expected: 2, found: 1 });
     let old = SnapshotHeader { applied: None, ..machine.header() };
@@ -285,6 +312,15 @@ fn invalid_snapshot_is_refused() {
     (twice.limit, twice.counts.held) = (2, 2);
     twice.part.held = [twice.part.held.clone(), twice.part.held].concat();
     assert!(matches!(rebuild(machine.header(), vec![StoredRecord::V2(twice)]), BadSnapshot::Impossible(_)));
+    let mut counted = Machine::new();
+    for number in 1..=2 {
+        apply(&mut counted, claim(number, 1, None));
+    }
+    let crowded = counted.records().next();
+    let Some(StoredRecord::V2(mut crowded)) = crowded else { panic!("{crowded:?}") };
+    crowded.limit = 1;
+    let crowded = rebuild(counted.header(), vec![StoredRecord::V2(crowded)]);
+    assert_eq!(crowded, BadSnapshot::TooManyHolders(name()), "two holders, and a limit of 1");
     let mut part_lost = record.clone();
     part_lost.counts.held += 1;
     assert!(matches!(rebuild(machine.header(), vec![StoredRecord::V2(part_lost)]), BadSnapshot::Incomplete(_)));

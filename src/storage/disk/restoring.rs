@@ -78,6 +78,21 @@ mod tests {
     }
 
     #[test]
+    fn new_file_system_is_an_empty_directory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("lost+found")).expect("created");
+        let dir = folder.path().to_owned();
+        let restoring = Restoring::begin(dir.clone(), identity()).expect("a new file system is accepted");
+        restoring.finish(|_| Ok::<_, StorageError>(())).expect("finished");
+        DiskStorage::open(&dir, identity()).expect("it opens").close();
+
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("lost")).expect("created");
+        let refused = Restoring::begin(folder.path().to_owned(), identity()).err();
+        assert_eq!(refused, Some(StorageError::NotEmpty { dir: folder.path().to_owned() }));
+    }
+
+    #[test]
     fn finished_restore_opens_and_keeps_its_incarnation() {
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("1");

@@ -25,7 +25,7 @@ const MAX_CHANGE_BYTES: usize = 64 << 10;
 pub struct TokenHash([u8; 32]);
 
 /// The public id of a token: the first bytes of its hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TokenId(pub u64);
 
 /// Who sent a request, as far as the node that received it knows.
@@ -203,6 +203,13 @@ impl fmt::Display for TokenId {
     }
 }
 
+/// The audit log shows the same text for a token when it is created and when it is revoked.
+impl fmt::Debug for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenId({self})")
+    }
+}
+
 impl TryFrom<String> for TokenId {
     type Error = String;
 
@@ -352,8 +359,8 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a principal with the right `admin` has a token that does not expire, or uses a certificate because it has no
-    /// token.
+    /// Whether a principal with the right `admin` has a token that does not expire, or no token at all. The cluster does not
+    /// know which certificates exist, so it assumes that a principal without tokens uses one.
     fn has_lasting_admin(&self, has_certificates: bool) -> bool {
         let AccessState { principals, expiries, .. } = self.state();
         principals.iter().any(|(name, principal)| {

@@ -84,6 +84,24 @@ fn rights_hold_for_their_prefix_only() {
 }
 
 #[test]
+fn principal_has_the_rights_of_all_its_roles() {
+    let changes =
+        [role("reader", &[(Right::Read, "books/")]), principal("both", &["reader", "worker"]), token("both", 4)];
+    let access = apply(&guarded(), &changes);
+    for (right, lease) in [(Right::Read, "books/a"), (Right::Hold, "jobs/a"), (Right::Operate, "stuck/a")] {
+        assert!(may(&access, 4, right, lease), "{right:?} {lease}");
+    }
+    for (right, lease) in [(Right::Hold, "books/a"), (Right::Operate, "jobs/a"), (Right::Read, "other")] {
+        assert!(!may(&access, 4, right, lease), "{right:?} {lease}");
+    }
+    for prefix in ["books/", "jobs/", "reports/"] {
+        assert!(access.authorize(&Caller::Token(hash(4)), &Need::Prefix(prefix)).is_ok(), "{prefix}");
+    }
+    let one = apply(&access, &[principal("both", &["reader"])]);
+    assert!(may(&one, 4, Right::Read, "books/a") && !may(&one, 4, Right::Hold, "jobs/a"), "a removed role");
+}
+
+#[test]
 fn operator_hands_over_leases_of_all_principals() {
     let (access, ci) = (guarded(), AccessName::new("ci").expect("valid"));
     let name = |lease| LeaseName::new(lease).expect("valid");
@@ -157,7 +175,7 @@ fn one_token_of_an_administrator_does_not_expire() {
     assert_eq!(access.check(&certificate, &AccessChange::RemovePrincipal(name("root")), true), Ok(()));
     let third = access.with(&principal("third", &["admin"]));
     let with = third.check(&second, &AccessChange::RemovePrincipal(name("root")), true);
-    assert_eq!(with, Ok(()), "third has a certificate");
+    assert_eq!(with, Ok(()), "third may have a certificate");
     let without = third.check(&second, &AccessChange::RemovePrincipal(name("root")), false);
     assert!(matches!(&without, Err(Denied::Refused(why)) if why.contains("without a ttl")), "{without:?}");
 }
@@ -231,6 +249,26 @@ fn state_and_change_are_bounded() {
 }
 
 #[test]
+fn expiries_count_for_the_size_of_the_state() {
+    let hash_of = |number: u32| {
+        let mut bytes = [0xff; 32];
+        bytes[4..8].copy_from_slice(&number.to_be_bytes());
+        TokenHash(bytes)
+    };
+    let hashes: Vec<TokenHash> = (0..11_000).map(hash_of).collect();
+    let tokens = hashes.iter().map(|hash| (hash.id(), Token { hash: *hash, created_wall_ms: 7 })).collect();
+    let expiries: BTreeMap<TokenId, u64> = hashes.iter().map(|hash| (hash.id(), 1_767_225_600_000)).collect();
+    let principals = BTreeMap::from([(name("ci"), PrincipalState { tokens, ..PrincipalState::default() })]);
+    let lasting = AccessState { principals, ..AccessState::default() };
+    let bytes = [codec::encode(&lasting).len(), codec::encode(&expiries).len()];
+    assert!(bytes[0] < MAX_STATE_BYTES - 1_000 && bytes[0] + bytes[1] > MAX_STATE_BYTES, "{bytes:?}");
+    let add = |state: AccessState| Access::from(state).check(&Caller::Program, &token("ci", 1), true);
+    assert_eq!(add(lasting.clone()), Ok(()), "tokens that do not expire");
+    let refused = add(lasting.with_expiries(expiries));
+    assert!(matches!(&refused, Err(Denied::Refused(why)) if why.contains("at most 524288")), "{refused:?}");
+}
+
+#[test]
 fn expiry_ends_with_its_token() {
     let access = apply(&guarded(), &[expiring_token("ci", 4, 20), expiring_token("root", 5, 30)]);
     assert!(may(&access, 4, Right::Hold, "jobs/a"));
@@ -254,6 +292,17 @@ fn debug_text_shows_the_id_and_not_the_hash() {
     let text = format!("{:?}", token("ci", 1));
     assert!(text.contains(&hash(1).id().to_string()), "{text}");
     assert!(!text.contains(&format!("{:02x}{:02x}", hash(1).0[30], hash(1).0[31])), "{text}");
+}
+
+#[test]
+fn creation_and_revoke_of_a_token_are_logged_with_its_id() {
+    let id = hash(1).id();
+    let revoked = format!("{:?}", AccessChange::RemoveToken(id));
+    assert_eq!(revoked, format!("RemoveToken(TokenId({id}))"));
+    for created in [token("ci", 1), expiring_token("ci", 1, 9)] {
+        let created = format!("{created:?}");
+        assert!(created.contains(&id.to_string()), "{created}");
+    }
 }
 
 #[test]

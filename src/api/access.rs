@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Timestamp;
+use super::{Timestamp, object};
 use crate::types::{AccessName, Right};
 
 /// Response of `/v1/access`: the state of access control. It has no secrets.
@@ -39,7 +39,7 @@ pub struct Permission {
     pub right: Right,
     /// The prefix; empty for all names. `admin` has none.
     #[serde(default)]
-    #[cfg_attr(feature = "server", schema(max_length = 200, pattern = "^[A-Za-z0-9._:/-]*$"))]
+    #[cfg_attr(feature = "server", schema(max_length = 200, pattern = "^([A-Za-z0-9][A-Za-z0-9._:/-]*)?$"))]
     pub prefix: String,
 }
 
@@ -86,6 +86,7 @@ pub struct TokenInfo {
 #[non_exhaustive]
 pub struct SetRole {
     /// All permissions of the role.
+    #[serde(deserialize_with = "object::list")]
     pub permissions: Vec<Permission>,
 }
 
@@ -134,5 +135,21 @@ impl std::fmt::Debug for CreatedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let CreatedToken { id, principal, .. } = self;
         f.debug_struct("CreatedToken").field("id", id).field("principal", principal).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permission_of_a_role_is_an_object() {
+        let role = |permissions: &str| serde_json::from_str::<SetRole>(&format!(r#"{{"permissions":{permissions}}}"#));
+        let objects = role(r#"[{"right":"hold","prefix":"jobs/"},{"right":"admin"}]"#).expect("they are objects");
+        assert_eq!(objects.permissions, [Permission::new(Right::Hold, "jobs/"), Permission::new(Right::Admin, "")]);
+        for arrays in [r#"[["admin"]]"#, r#"[["admin",""]]"#, r#"[{"right":"read"},["hold","jobs/"]]"#] {
+            let refused = role(arrays).expect_err(arrays).to_string();
+            assert!(refused.contains("expected an object"), "{arrays}: {refused}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::input::{Body, JsonBody, Params, Routing};
+use super::input::{Body, JsonBody, NoParams, Params, Routing};
 use super::response::{self, ProblemResponse};
 use crate::access::{AccessChange, AccessName, TokenId};
 use crate::api::{self, Problem};
@@ -45,6 +45,7 @@ pub(super) async fn access_control(
     State(app): State<App>,
     _permit: RequestPermit,
     routing: Routing,
+    _no_params: NoParams,
 ) -> Result<Response, ProblemResponse> {
     let response = routing.send(&app, Request::Access).await?;
     response::reply(response, |answer, _| service::access::view(answer))
@@ -56,7 +57,11 @@ pub(super) async fn access_control(
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 409, description = "`access_refused`: the caller could not undo it", body = Problem, content_type = "application/problem+json"),
     ))]
-pub(super) async fn enable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
+pub(super) async fn enable(
+    State(app): State<App>,
+    routing: Routing,
+    _no_params: NoParams,
+) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::Enable(true)).await
 }
 
@@ -66,7 +71,11 @@ pub(super) async fn enable(State(app): State<App>, routing: Routing) -> Result<R
         (status = 200, description = "The state of access control", body = api::AccessControl),
         (status = 409, description = "`access_refused`; the detail has the reason", body = Problem, content_type = "application/problem+json"),
     ))]
-pub(super) async fn disable(State(app): State<App>, routing: Routing) -> Result<Response, ProblemResponse> {
+pub(super) async fn disable(
+    State(app): State<App>,
+    routing: Routing,
+    _no_params: NoParams,
+) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::Enable(false)).await
 }
 
@@ -99,6 +108,7 @@ pub(super) async fn remove_role(
     State(app): State<App>,
     routing: Routing,
     Named(role): Named<AccessName>,
+    _no_params: NoParams,
 ) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::RemoveRole(role)).await
 }
@@ -133,6 +143,7 @@ pub(super) async fn remove_principal(
     State(app): State<App>,
     routing: Routing,
     Named(principal): Named<AccessName>,
+    _no_params: NoParams,
 ) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::RemovePrincipal(principal)).await
 }
@@ -182,6 +193,7 @@ pub(super) async fn revoke_token(
     State(app): State<App>,
     routing: Routing,
     Named(id): Named<TokenId>,
+    _no_params: NoParams,
 ) -> Result<Response, ProblemResponse> {
     change(&app, &routing, AccessChange::RemoveToken(id)).await
 }

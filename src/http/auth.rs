@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::app::App;
 use super::response::ProblemResponse;
-use crate::access::{AccessToken, Caller, Denied, Need, TokenHash};
+use crate::access::{Access, AccessToken, Caller, Denied, Need, TokenHash};
 use crate::api::Code;
 use crate::node::{Node, Request, RequestError, Response};
 use crate::service;
@@ -48,6 +48,8 @@ pub(super) struct Peer {
 pub(super) struct Credentials {
     pub caller: Caller,
     address: Option<IpAddr>,
+    /// The listener serves this client only while access control knows its token.
+    needs_token: bool,
 }
 
 impl FromRequestParts<App> for Credentials {
@@ -57,6 +59,7 @@ impl FromRequestParts<App> for Credentials {
         let peer = parts.extensions.get::<Arc<Peer>>();
         let address = peer.map(|peer| peer.address);
         let needs_token = app.settings.require_identity == Some(true) && !peer.is_some_and(|peer| peer.has_certificate);
+        let credentials = |caller| Credentials { caller, address, needs_token };
         let refuse_other_sites = || {
             // A program with a router of its own decides itself which sites it serves.
             if peer.is_none() || !is_change_by_another_site(parts) {
@@ -68,16 +71,15 @@ impl FromRequestParts<App> for Credentials {
         let Some(header) = parts.headers.get(AUTHORIZATION) else {
             refuse_other_sites()?;
             if needs_token {
-                Credentials { caller: Caller::Anonymous, address }.identify(app)?;
+                credentials(Caller::Anonymous).identify(app)?;
             }
             let certificate = peer.and_then(|peer| peer.certificate.clone());
             let caller = certificate.map_or(Caller::Anonymous, Caller::Certificate);
-            return Ok(Credentials { caller, address });
+            return Ok(credentials(caller));
         };
         let token = header.to_str().ok().and_then(|header| header.split_once(' '));
         let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
         let token = token.and_then(|token| token.parse::<AccessToken>().ok()).map(|token| TokenHash::of(&token));
-        let credentials = |caller| Credentials { caller, address };
         match token {
             Some(hash) => {
                 let credentials = credentials(Caller::Token(hash));
@@ -140,12 +142,17 @@ impl Credentials {
         Ok(())
     }
 
+    /// Whether the listener serves the client at all, with this state of access control.
+    pub fn is_identified(&self, access: &Access) -> bool {
+        !self.needs_token || access.is_enabled() && access.principal(&self.caller).is_some()
+    }
+
     /// Refuses a caller without a certificate that access control does not know. The leader may have turned access control
     /// off already, and then it executes the requests of all callers. So this node must know the caller, too.
     fn identify(&self, app: &App) -> Result<(), ProblemResponse> {
         let node = app.node()?;
         let access = node.access_state();
-        if access.is_enabled() && access.principal(&self.caller).is_some() {
+        if self.is_identified(&access) {
             return Ok(());
         }
         if matches!(self.caller, Caller::Token(_)) {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, OriginalUri, Path, Query, Request};
-use axum::http::HeaderName;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
+use axum::http::{HeaderName, Uri};
 use http_body_util::BodyExt;
 use metrics::{Counter, counter};
 use serde::Deserialize;
@@ -66,6 +66,25 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
+/// Rejects each query parameter. Handlers without parameters extract it; with a body, [`receive`] does the same.
+pub(super) struct NoParams;
+
+impl FromRequestParts<App> for NoParams {
+    type Rejection = ProblemResponse;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<NoParams, ProblemResponse> {
+        reject_params(&parts.uri).map(|()| NoParams)
+    }
+}
+
+fn reject_params(uri: &Uri) -> Result<(), ProblemResponse> {
+    let first = uri.query().and_then(|query| query.split('&').find(|pair| !pair.is_empty()));
+    let name = first.map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
+    name.map_or(Ok(()), |name| {
+        Err(ProblemResponse::invalid(format!("query: unknown parameter {name:?}; this request has no parameters")))
+    })
+}
+
 /// A type that a request may send as its body.
 pub(super) trait JsonBody: DeserializeOwned {
     const MAX_BYTES: usize = MAX_LEASE_BODY_BYTES;
@@ -104,7 +123,7 @@ pub(super) struct Body<T>(pub T, pub BudgetPermit);
 
 /// A parsed JSON body, and the permit of its request.
 ///
-/// The node rejects the request before it reads the body if no permit is free. It takes the permit when the body is
+/// If no permit is free, the node rejects the request, and drops its body. It takes the permit when the body is
 /// complete, so a slow sender holds none, and parses the body only then, because parsing costs CPU time.
 pub(super) struct Admitted<T> {
     pub body: T,
@@ -198,7 +217,9 @@ impl<T: JsonBody> FromRequest<App> for Admitted<T> {
     type Rejection = ProblemResponse;
 
     async fn from_request(request: Request, app: &App) -> Result<Admitted<T>, ProblemResponse> {
-        app.admission.check_capacity()?;
+        if let Err(problem) = app.admission.check_capacity() {
+            return Err(discard(request.into_body(), problem).await);
+        }
         let received = receive::<T>(request, app).await?;
         let permit = app.admission.admit().await?;
         let Body(body, budget) = received.parse()?;
@@ -233,11 +254,16 @@ fn is_json(content_type: &[u8]) -> bool {
 
 async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, ProblemResponse> {
     let (head, mut body) = request.into_parts();
+    if let Err(problem) = reject_params(&head.uri) {
+        return Err(discard(body, problem).await);
+    }
     let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
     if !is_json {
         // Browsers send other content types across origins without a CORS preflight, so a web page could reach a local
         // node.
-        return Err(ProblemResponse::new(Code::UnsupportedMediaType, "send the header content-type: application/json"));
+        let problem =
+            ProblemResponse::new(Code::UnsupportedMediaType, "send the header content-type: application/json");
+        return Err(discard(body, problem).await);
     }
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {

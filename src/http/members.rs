@@ -7,7 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::app::App;
-use super::input::{Body, JsonBody, Params, Routing};
+use super::input::{Body, JsonBody, NoParams, Params, Routing};
 use super::response::{self, ProblemResponse};
 use crate::api::{self, Problem};
 use crate::config::MAX_ID;
@@ -62,7 +62,12 @@ pub(super) async fn add(
         (status = 404, description = "`not_found`: no such member", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "`member_refused`, `member_lags`, `change_in_progress`", body = Problem, content_type = "application/problem+json"),
     ))]
-pub(super) async fn promote(State(app): State<App>, routing: Routing, Id(id): Id) -> Result<Response, ProblemResponse> {
+pub(super) async fn promote(
+    State(app): State<App>,
+    routing: Routing,
+    Id(id): Id,
+    _no_params: NoParams,
+) -> Result<Response, ProblemResponse> {
     change(&app, &routing, MemberChange::Promote { id }).await
 }
 

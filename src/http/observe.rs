@@ -114,7 +114,10 @@ impl HttpMetrics {
     fn meter(&self, request: &Request) -> &Arc<RouteMetrics> {
         let path = request.extensions().get::<MatchedPath>();
         let methods = path.and_then(|path| self.route(path.as_str()));
-        let found = methods.and_then(|methods| methods.iter().find(|meter| meter.method == request.method()));
+        // The handler of `GET` answers `HEAD`.
+        let is_head = *request.method() == Method::HEAD;
+        let is_for = |method: &Method| method == request.method() || (is_head && *method == Method::GET);
+        let found = methods.and_then(|methods| methods.iter().find(|meter| is_for(&meter.method)));
         found.unwrap_or(&self.no_route)
     }
 }

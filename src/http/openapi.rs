@@ -66,7 +66,6 @@ struct OperationTraits {
     /// The leader or this node's state machine answers the request.
     forwarded: bool,
     has_body: bool,
-    has_parameters: bool,
     needs_node: bool,
     needs_principal: bool,
     /// A principal needs a right for it.
@@ -79,7 +78,8 @@ const COMMON: [CommonResponse; 11] = [
         description: "`not_leader`: only with `X-Tenure-No-Forward`",
         applies: |it| it.forwarded,
     },
-    CommonResponse { status: "400", description: "`invalid`", applies: |it| it.has_body || it.has_parameters },
+    // Each operation below `/v1` refuses query parameters that it does not have.
+    CommonResponse { status: "400", description: "`invalid`", applies: |it| it.needs_node },
     CommonResponse {
         status: "401",
         description: "`unauthenticated`: access control is on, and the request has no valid credential",
@@ -145,7 +145,6 @@ pub fn document() -> String {
 fn complete(path: &str, operation: &mut Value) {
     // Indexing an absent key of a mutable `Value` would insert a null.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-    let has_parameters = parameters.as_ref().is_some_and(|parameters| !parameters.is_empty());
     for parameter in parameters.into_iter().flatten() {
         if parameter["in"] == "path" && parameter["name"] == "name" {
             parameter["schema"] = json!({"type": "string", "pattern": NAME_PATTERN, "maxLength": MAX_NAME_BYTES});
@@ -169,7 +168,7 @@ fn complete(path: &str, operation: &mut Value) {
     let has_body = operation.get("requestBody").is_some();
     let needs_principal = needs_node || path == "/metrics";
     let needs_right = needs_node && path != "/v1/cluster";
-    let traits = OperationTraits { forwarded, has_body, has_parameters, needs_node, needs_principal, needs_right };
+    let traits = OperationTraits { forwarded, has_body, needs_node, needs_principal, needs_right };
     let responses = operation["responses"].as_object_mut().expect("an operation has responses");
     for CommonResponse { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&traits)) {
         let schema = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
@@ -237,12 +236,12 @@ mod tests {
         const FREE: &str = "200 307 400 401 403 408 413 415 429 501 503 504";
         const READ: &str = "200 307 400 401 403 429 501 503 504";
         const ACCESS: &str = "200 307 400 401 403 404 409 429 501 503 504";
-        const ACCESS_SWITCH: &str = "200 307 401 403 409 429 501 503 504";
+        const ACCESS_SWITCH: &str = "200 307 400 401 403 409 429 501 503 504";
         let expected = [
             ("delete /v1/access/principals/{access}", ACCESS),
             ("delete /v1/access/roles/{access}", ACCESS),
             ("delete /v1/access/tokens/{access}", ACCESS),
-            ("get /v1/access", "200 307 401 403 429 501 503 504"),
+            ("get /v1/access", READ),
             ("post /v1/access/disable", ACCESS_SWITCH),
             ("post /v1/access/enable", ACCESS_SWITCH),
             ("post /v1/access/principals/{access}/tokens", ACCESS),
@@ -254,7 +253,7 @@ mod tests {
             ("get /metrics", "200 401 429"),
             ("get /openapi.json", "200"),
             ("get /readyz", "200 503"),
-            ("get /v1/cluster", "200 401 429 503"),
+            ("get /v1/cluster", "200 400 401 429 503"),
             ("get /v1/cluster/snapshot", READ),
             ("get /v1/leases", READ),
             ("get /v1/leases/{name}", "200 307 400 401 403 404 429 501 503 504"),

@@ -43,6 +43,11 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// accept a head of up to twice this size.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
+/// The largest number of connections that the kernel completes before the listener accepts them. `net.core.somaxconn`
+/// also bounds it. The standard library asks for 128. The clients of a lost node connect at once, and a client that finds
+/// no place tries again after a second.
+const ACCEPT_QUEUE: i32 = 4_096;
+
 /// The header `retry-after` of the response on a connection above the limit, in seconds.
 const REJECTION_RETRY_SECONDS: u64 = 1;
 
@@ -55,6 +60,9 @@ const REJECTION_RETRY_SECONDS: u64 = 1;
 ///
 /// If the future is dropped, all connections close at once. A caller can bound the shutdown time this way.
 pub async fn serve(listener: TcpListener, node: NodeRef, mut settings: Settings, shutdown: CancellationToken) {
+    if let Err(error) = rustix::net::listen(&listener, ACCEPT_QUEUE) {
+        warn!(%error, "the queue of new connections keeps its length");
+    }
     let address = listener.local_addr().ok().map(|address| address.ip());
     settings.require_identity = Some(requires_identity(settings.require_identity, settings.tls.is_some(), address));
     let permits = Arc::new(Semaphore::new(settings.limits.max_connections));
@@ -276,10 +284,104 @@ fn report(ended: Result<(), JoinError>) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use rustix::net::sockopt::{socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl};
     use tokio::io::AsyncReadExt;
+    use tokio::task::JoinHandle;
 
     use super::*;
+    use crate::tls::tests::Authority;
+
+    /// A timeout that only a hang exceeds.
+    const HANG_TIMEOUT: Duration = Duration::from_secs(20);
+
+    /// Starts the listener of node 1 with TLS. The node never starts.
+    async fn listen(
+        ca: &Authority,
+        change: impl FnOnce(&mut Settings),
+    ) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound");
+        let mut settings = Settings::new(1);
+        settings.tls = Some(ca.node("a", 1));
+        change(&mut settings);
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, NodeRef::empty(), settings, shutdown.clone()));
+        (address, shutdown, served)
+    }
+
+    /// Sends a request with TLS until it has an answer, and returns the first bytes of it.
+    async fn answer_in_tls(client: &NodeTls, address: SocketAddr) -> [u8; 12] {
+        let ask = async || -> io::Result<[u8; 12]> {
+            let mut stream = client.connect_peer(TcpStream::connect(address).await?, 1).await?;
+            stream.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await?;
+            let mut answer = [0; 12];
+            stream.read_exact(&mut answer).await?;
+            Ok(answer)
+        };
+        let asking = async {
+            loop {
+                // A busy machine may need longer for a handshake than the listener waits.
+                match ask().await {
+                    Ok(answer) => return answer,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        tokio::time::timeout(HANG_TIMEOUT, asking).await.expect("an answer in TLS")
+    }
+
+    #[tokio::test]
+    async fn refusal_of_an_excess_connection_is_in_tls() {
+        let ca = Authority::new();
+        let (address, shutdown, served) = listen(&ca, |settings| settings.limits.max_connections = 0).await;
+        assert_eq!(&answer_in_tls(&ca.node("a", 2), address).await, b"HTTP/1.1 503");
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    /// The limit is of refusals at the same time.
+    #[tokio::test]
+    async fn each_of_many_refused_clients_has_an_answer() {
+        let ca = Authority::new();
+        let client = ca.node("a", 2);
+        let (address, shutdown, served) = listen(&ca, |settings| settings.limits.max_connections = 0).await;
+        for number in 0..=MAX_REJECTIONS {
+            assert_eq!(&answer_in_tls(&client, address).await, b"HTTP/1.1 503", "client {number}");
+        }
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn silent_client_loses_its_connection_before_the_handshake() {
+        let ca = Authority::new();
+        let head_timeout = Duration::from_millis(100);
+        let (address, shutdown, served) = listen(&ca, |settings| settings.head_timeout = head_timeout).await;
+        for sent in [&b""[..], b"\x16"] {
+            let mut client = TcpStream::connect(address).await.expect("it listens");
+            client.write_all(sent).await.expect("the connection is open");
+            let closed = tokio::time::timeout(HANG_TIMEOUT, client.read(&mut [0])).await;
+            // A close with an unread byte is a reset.
+            let read = closed.unwrap_or_else(|_| panic!("after {sent:?}, the connection stays open"));
+            assert!(matches!(read, Ok(0) | Err(_)), "after {sent:?}: {read:?}");
+        }
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn stopped_listener_does_not_wait_for_a_handshake() {
+        let ca = Authority::new();
+        let (address, shutdown, served) = listen(&ca, |settings| assert!(settings.head_timeout > HANG_TIMEOUT)).await;
+        let mut silent = TcpStream::connect(address).await.expect("it listens");
+        // The listener accepts connections in order.
+        assert_eq!(&answer_in_tls(&ca.node("a", 2), address).await, b"HTTP/1.1 200");
+        shutdown.cancel();
+        tokio::time::timeout(HANG_TIMEOUT, served).await.expect("it ends in time").expect("no panic");
+        assert_eq!(silent.read(&mut [0]).await.expect("it is not reset"), 0);
+    }
 
     #[test]
     fn connection_rejection_is_a_complete_response() {
@@ -297,6 +399,28 @@ mod tests {
         let Settings { head_timeout, body_timeout, write_timeout, watch_keep_alive, .. } = Settings::new(1);
         let seconds = [head_timeout, body_timeout, write_timeout, watch_keep_alive].map(|limit| limit.as_secs());
         assert_eq!(seconds, [60, 10, 30, 10]);
+    }
+
+    /// The listener of a busy node accepts none for a while. The kernel leaves a connection that has no place without an
+    /// answer.
+    #[tokio::test]
+    async fn kernel_completes_the_connections_of_many_clients_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("the listener is bound");
+        let shutdown = CancellationToken::new();
+        let served = tokio::spawn(serve(listener, NodeRef::empty(), Settings::new(1), shutdown.clone()));
+        tokio::task::yield_now().await;
+        let longest: usize = std::fs::read_to_string("/proc/sys/net/core/somaxconn")
+            .map_or(128, |text| text.trim().parse().expect("a number"));
+        // Without an await, the listener does not run.
+        let clients: Vec<_> = (0..longest.min(300))
+            .map(|_| std::net::TcpStream::connect_timeout(&address, Duration::from_millis(900)))
+            .collect();
+        let refused = clients.iter().filter(|client| client.is_err()).count();
+        assert_eq!(refused, 0, "of {}", clients.len());
+        drop(clients);
+        shutdown.cancel();
+        served.await.expect("no panic");
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use axum::response::Response;
 
 use super::app::App;
 use super::auth::{Audited, Credentials};
+use super::input::NoParams;
 use super::response;
 use super::response::ProblemResponse;
 use crate::access::Need;
@@ -15,7 +16,11 @@ use crate::service;
 /// Get the cluster's state as this node sees it. The node never forwards this request.
 #[utoipa::path(get, path = "/v1/cluster", tag = "status",
     responses((status = 200, description = "The cluster as this node sees it", body = api::Cluster)))]
-pub(super) async fn cluster(State(app): State<App>, credentials: Credentials) -> Result<Response, ProblemResponse> {
+pub(super) async fn cluster(
+    State(app): State<App>,
+    credentials: Credentials,
+    _no_params: NoParams,
+) -> Result<Response, ProblemResponse> {
     let node = app.node()?;
     credentials.authorize(&app, &node, &Need::Principal, &Audited::read("read", "cluster"))?;
     let cluster = service::cluster(node.status().await);
@@ -42,7 +47,7 @@ pub(super) async fn livez(State(app): State<App>) -> Result<Response, ProblemRes
 #[utoipa::path(get, path = "/readyz", tag = "status",
     responses(
         (status = 200, description = "Ready", body = Object),
-        (status = 503, description = "`not_ready`, `failed`", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "`not_ready`, `failed`, `shutting_down`", body = Problem, content_type = "application/problem+json"),
     ))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Response, ProblemResponse> {
     let health = app.node()?.health();

@@ -32,7 +32,7 @@ use super::input::Params;
 use super::observe::GaugeGuard;
 use super::response;
 use super::response::ProblemResponse;
-use crate::access::{Access, Caller, Need};
+use crate::access::{Access, Need};
 use crate::api::{self, Code, EventId, Problem};
 use crate::lease::Transition;
 use crate::node::{Watch, WatchEnd};
@@ -84,8 +84,8 @@ pub(super) async fn watch(
     let watch = node.transitions(after.map(EventId::into)).map_err(service::compacted)?;
     // A new stream starts with its position, so that the client can resume before the first event.
     let after = watch.position().into();
-    let stream =
-        EventStream::new(&app, watch, Guard { access, caller: credentials.caller }, params.prefix, after, permit);
+    let guard = Guard::new(access, credentials);
+    let stream = EventStream::new(&app, watch, guard, params.prefix, after, permit);
     let chunks = futures_util::stream::unfold(stream, EventStream::next_chunk);
     let mut response = response::with_type(StatusCode::OK, "text/event-stream", Body::from_stream(chunks));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -116,12 +116,25 @@ struct EventStream {
 /// The caller of a watch. A watch ends when its caller loses the right to read.
 struct Guard {
     access: watch::Receiver<Access>,
-    caller: Caller,
+    credentials: Credentials,
 }
 
 impl Guard {
+    fn new(mut access: watch::Receiver<Access>, credentials: Credentials) -> Guard {
+        // The listener identified the caller before this receiver existed, so look at the present state once more.
+        access.mark_changed();
+        Guard { access, credentials }
+    }
+
     fn allows(&mut self, prefix: &str) -> bool {
-        self.access.borrow_and_update().authorize(&self.caller, &Need::Prefix(prefix)).is_ok()
+        let access = self.access.borrow_and_update();
+        let is_allowed = || access.authorize(&self.credentials.caller, &Need::Prefix(prefix)).is_ok();
+        self.credentials.is_identified(&access) && is_allowed()
+    }
+
+    /// Like [`allows`](Guard::allows), and cheap while access control does not change.
+    fn still_allows(&mut self, prefix: &str) -> bool {
+        !self.access.has_changed().unwrap_or(true) || self.allows(prefix)
     }
 }
 
@@ -164,7 +177,12 @@ impl EventStream {
         {
             self.take(next, &mut chunk);
         }
-        if chunk.is_empty() { None } else { Some((Ok(Bytes::from(chunk)), self)) }
+        // A node publishes a change of access control before all later events. So no event of the chunk is later than a
+        // change that takes the caller's right.
+        if chunk.is_empty() || !self.guard.still_allows(&self.prefix) {
+            return None;
+        }
+        Some((Ok(Bytes::from(chunk)), self))
     }
 
     async fn wait(&mut self, chunk: &mut String) {

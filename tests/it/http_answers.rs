@@ -90,7 +90,7 @@ async fn claim_refusals_have_the_documented_codes() {
     assert!(problem["retry_after_ms"].as_u64().is_some_and(|ms| 0 < ms && ms <= 86_400_001), "{problem}");
     let (_, explanation) = cluster.get("/v1/leases/delayed/explain").await;
     let left = explanation["lock_delay_left_ms"].as_u64();
-    assert!(left.is_some_and(|ms| 0 < ms && ms <= 86_400_000), "{explanation}");
+    assert!(left.is_some_and(|ms| 0 < ms && ms <= 86_400_001), "{explanation}");
     cluster.end().await;
 }
 

@@ -1,6 +1,11 @@
 //! Headers and bounds that docs/http.md documents, one test per sentence.
 
+use axum::body::Body;
+use axum::http::Request;
+use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tenure::http::Settings;
+use tower::ServiceExt;
 
 use crate::cluster::{Cluster, SOON, read};
 
@@ -19,6 +24,40 @@ async fn last_event_id_counts_before_after() {
     assert_eq!(first_chunk(watch("?after=0").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
     assert_eq!(first_chunk(watch("").header("last-event-id", "1")).await.lines().next(), Some("id: 1"));
     assert_eq!(first_chunk(watch("?after=1")).await.lines().next(), Some("id: 1"));
+    cluster.end().await;
+}
+
+#[tokio::test]
+async fn last_event_id_that_is_no_position_is_invalid() {
+    let cluster = Cluster::start().await;
+    for id in [&b"x"[..], b"\xff"] {
+        let watch = cluster.client.get(cluster.url("/v1/watch?after=0")).header("last-event-id", id);
+        let answer = tokio::time::timeout(SOON, read(watch)).await;
+        let (status, problem) = answer.unwrap_or_else(|_| panic!("a stream for {id:?}"));
+        assert_eq!((status, &problem["code"]), (400, &Value::from("invalid")), "{id:?}: {problem}");
+    }
+    cluster.end().await;
+}
+
+/// Without a socket, each chunk arrives as the node made it.
+#[tokio::test]
+async fn resumed_watch_comes_in_chunks_of_16_kib() {
+    const GRANTS: usize = 200;
+    let cluster = Cluster::start().await;
+    for number in 0..GRANTS {
+        cluster.acquire(&format!("{number:0>150}"), &"h".repeat(200)).await;
+    }
+    let request = Request::get("/v1/watch?after=0").body(Body::empty()).expect("a valid request");
+    let Ok(response) = cluster.node.router_with(Settings::new(1)).oneshot(request).await;
+    let mut chunks = response.into_body().into_data_stream();
+    let mut shown = 0;
+    while shown < GRANTS {
+        let chunk = tokio::time::timeout(SOON, chunks.next()).await.expect("a chunk in time");
+        let chunk = chunk.expect("the stream goes on").expect("the stream is readable");
+        // An event of this test has less than 1 KiB.
+        assert!(chunk.len() < 17 << 10, "a chunk of {} bytes, after {shown} events", chunk.len());
+        shown += std::str::from_utf8(&chunk).expect("text").matches("event: granted").count();
+    }
     cluster.end().await;
 }
 

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use reqwest::{Response, StatusCode};
-use serde_json::json;
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
 use tenure::api::{Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Problem};
 use tenure::http::{self, NodeRef, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +24,7 @@ steady!(
 strict!(
     listener_without_a_node_is_alive_and_not_ready,
     unknown_paths_and_methods_are_problems,
+    unknown_query_parameters_are_refused,
     body_must_be_json_of_a_bounded_size,
     body_without_a_length_is_bounded,
     values_are_accepted_up_to_their_bounds,
@@ -115,6 +116,70 @@ async fn unknown_paths_and_methods_are_problems() {
     assert_eq!(code_of(name).await, (StatusCode::BAD_REQUEST, Code::Invalid));
     let query = listener.get("/v1/leases?colour=red").await;
     assert_eq!(code_of(query).await, (StatusCode::BAD_REQUEST, Code::Invalid));
+}
+
+/// Each request is valid without its query.
+async fn unknown_query_parameters_are_refused() {
+    let listener = Listener::start(|settings| {
+        settings.limits.compat_leases = true;
+    })
+    .await;
+    let held = || json!({"holder": "h", "token": "5"});
+    let claim = || json!({"resource": "a", "holder": "h"});
+    let requests = [
+        (Method::POST, "/v1/leases/a/acquire", json!({"holder": "h"})),
+        (Method::POST, "/v1/leases/a/renew", held()),
+        (Method::POST, "/v1/leases/a/release", held()),
+        (Method::POST, "/v1/leases/a/handover", held()),
+        (Method::POST, "/v1/leases/a/metadata", json!({"holder": "h", "token": "5", "version": 0, "metadata": {}})),
+        (Method::POST, "/v1/renew", json!({"holder": "h", "leases": []})),
+        (Method::DELETE, "/v1/leases/a", Value::Null),
+        (Method::GET, "/v1/leases/a", Value::Null),
+        (Method::GET, "/v1/leases/a/history", Value::Null),
+        (Method::GET, "/v1/leases/a/queue", Value::Null),
+        (Method::GET, "/v1/leases/a/explain", Value::Null),
+        (Method::GET, "/v1/leases", Value::Null),
+        (Method::GET, "/v1/watch", Value::Null),
+        (Method::GET, "/v1/cluster", Value::Null),
+        (Method::GET, "/v1/cluster/snapshot", Value::Null),
+        (Method::POST, "/v1/cluster/members", json!({"id": 4, "http": "a:1", "peer": "a:2"})),
+        (Method::POST, "/v1/cluster/members/4/promote", Value::Null),
+        (Method::POST, "/v1/cluster/members/4/replace", json!({"with": 5})),
+        (Method::POST, "/v1/cluster/members/4/addresses", json!({"http": "a:1", "peer": "a:2"})),
+        (Method::DELETE, "/v1/cluster/members/4", Value::Null),
+        (Method::POST, "/v1/cluster/transfer", json!({})),
+        (Method::GET, "/v1/access", Value::Null),
+        (Method::POST, "/v1/access/enable", Value::Null),
+        (Method::POST, "/v1/access/disable", Value::Null),
+        (Method::PUT, "/v1/access/roles/r", json!({"permissions": []})),
+        (Method::DELETE, "/v1/access/roles/r", Value::Null),
+        (Method::PUT, "/v1/access/principals/p", json!({"roles": []})),
+        (Method::DELETE, "/v1/access/principals/p", Value::Null),
+        (Method::POST, "/v1/access/principals/p/tokens", Value::Null),
+        (Method::DELETE, "/v1/access/tokens/0123456789abcdef", Value::Null),
+        (Method::POST, "/api/leases", claim()),
+        (Method::PUT, "/api/leases/renew", claim()),
+        (Method::DELETE, "/api/leases/release", claim()),
+        (Method::DELETE, "/api/leases/1", claim()),
+        (Method::GET, "/api/leases/1", Value::Null),
+        (Method::GET, "/api/leases", Value::Null),
+        (Method::GET, "/api/leases/active", Value::Null),
+    ];
+    for (method, path, body) in requests {
+        let ask = |query: &str| {
+            let request = crate::plain_http::client().request(method.clone(), listener.url(&format!("{path}?{query}")));
+            if body.is_null() { request.send() } else { request.json(&body).send() }
+        };
+        for query in ["", "&"] {
+            let valid = ask(query).await.expect("an answer").status();
+            assert_ne!(valid, StatusCode::BAD_REQUEST, "{method} {path}?{query}");
+        }
+        for query in ["colour=red", "&wait=", "=5000"] {
+            let refused = ask(query).await.expect("an answer");
+            assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{method} {path}?{query}");
+            assert_eq!(code_of(refused).await, INVALID, "{method} {path}?{query}");
+        }
+    }
 }
 
 async fn body_must_be_json_of_a_bounded_size() {

@@ -1,5 +1,6 @@
 //! Tests over real sockets, one file per subject.
 
+mod access;
 mod api;
 mod bodies;
 #[path = "../support/calm.rs"]
@@ -9,6 +10,7 @@ mod document;
 mod hostile;
 mod http_answers;
 mod http_bounds;
+mod lease_service;
 mod listener;
 mod members;
 mod metrics;

@@ -125,6 +125,19 @@ async fn metrics_of_a_node_tell_what_it_did() {
 }
 
 #[tokio::test]
+async fn head_request_counts_as_a_get_of_its_route() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let _recording = ::metrics::set_default_local_recorder(&recorder);
+    let cluster = Cluster::start().await;
+    let head = cluster.client.head(cluster.url("/livez")).send().await.expect("an answer");
+    assert_eq!(head.status(), 200);
+    let labels = [("method", "GET"), ("route", "/livez"), ("status", "200")];
+    until(&render, "tenure_http_requests_total", &labels, 1.0).await;
+    cluster.end().await;
+}
+
+#[tokio::test]
 async fn metrics_of_a_listener_count_its_connections() {
     const MOST: usize = 8;
     let recorder = PrometheusBuilder::new().build_recorder();

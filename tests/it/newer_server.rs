@@ -18,6 +18,7 @@ strict!(
     unknown_standing_is_other,
     unknown_standing_keeps_the_lease,
     lease_ended_for_an_unknown_reason_is_lost,
+    lease_ended_by_a_restore_is_lost_as_restored,
 );
 
 fn lease(state: &str) -> Value {
@@ -131,4 +132,10 @@ async fn lease_ended_for_an_unknown_reason_is_lost() {
     let (_manager, lease) = held(json!({"status": "ended", "event": event("frozen")})).await;
     assert_eq!(lease.check().await, Ok(false));
     assert!(matches!(lease.state(), tenure::HoldState::Lost { why: Loss::Other, .. }), "{:?}", lease.state());
+}
+
+async fn lease_ended_by_a_restore_is_lost_as_restored() {
+    let (_manager, lease) = held(json!({"status": "ended", "event": event("restored")})).await;
+    assert_eq!(lease.check().await, Ok(false));
+    assert!(matches!(lease.state(), tenure::HoldState::Lost { why: Loss::Restored, .. }), "{:?}", lease.state());
 }

@@ -13,6 +13,7 @@ use axum::response::Response;
 use futures_util::{FutureExt, StreamExt, stream};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tempfile::TempDir;
+use tenure::access::AccessToken;
 use tenure::api::{Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, Problem};
 use tenure::http::Settings;
 use tenure::node::Node;
@@ -53,8 +54,11 @@ const BATCH: Call = Call {
     max: MAX_BODY_BYTES,
 };
 
+/// A claim of the lease service.
+const SERVICE_CLAIM: Call = post("/api/leases", r#"{"resource":"a","holder":"h"}"#);
+
 /// Calls that count against `max_requests`.
-const COUNTED: [Call; 8] = [
+const COUNTED: [Call; 15] = [
     LIST,
     get("/v1/leases/a"),
     get("/v1/leases/a/history"),
@@ -63,13 +67,23 @@ const COUNTED: [Call; 8] = [
     Call { method: "DELETE", path: "/v1/leases/a", body: "", max: 0 },
     CLAIM,
     UPDATE,
+    SERVICE_CLAIM,
+    get("/api/leases"),
+    get("/api/leases/active"),
+    get("/api/leases/expired"),
+    get("/api/leases/renewed"),
+    get("/api/leases/released"),
+    get("/api/leases/1"),
 ];
 /// Calls that keep or free a lease.
-const URGENT: [Call; 4] = [
+const URGENT: [Call; 7] = [
     post("/v1/leases/a/renew", r#"{"holder":"h","token":"5"}"#),
     post("/v1/leases/a/release", r#"{"holder":"h","token":"5"}"#),
     post("/v1/leases/a/handover", r#"{"holder":"h","token":"5"}"#),
     BATCH,
+    Call { method: "PUT", path: "/api/leases/renew", ..SERVICE_CLAIM },
+    Call { method: "DELETE", path: "/api/leases/release", ..SERVICE_CLAIM },
+    Call { method: "DELETE", path: "/api/leases/1", ..SERVICE_CLAIM },
 ];
 
 type Open = Pin<Box<dyn Future<Output = Response>>>;
@@ -91,6 +105,7 @@ impl Leaderless {
         let builder = builder.data(data.path().join("1")).peer_listener(listener);
         let node = builder.start().await.expect("a node starts without its peers");
         let mut settings = Settings::new(1);
+        settings.limits.compat_leases = true;
         change(&mut settings);
         Leaderless { router: node.router_with(settings), node, _data: data }
     }
@@ -187,6 +202,24 @@ async fn request_permits_are_returned_on_each_way_out() {
     node.end().await;
 }
 
+/// After an earlier response, the connection cannot stay open.
+#[tokio::test]
+async fn request_is_refused_when_its_body_is_complete() {
+    let node = Leaderless::start(|settings| settings.limits.max_requests = 0).await;
+    let unknown = post("/v1/leases/a/renew?ttl_ms=5000", r#"{"holder":"h","token":"5"}"#);
+    let too_busy = (StatusCode::TOO_MANY_REQUESTS, Code::TooBusy);
+    for (call, expected) in [(CLAIM, too_busy), (UPDATE, too_busy), (unknown, (StatusCode::BAD_REQUEST, Code::Invalid))]
+    {
+        let (send, rest) = tokio::sync::oneshot::channel::<Bytes>();
+        let mut refused = node.send(call, Body::from_stream(stream::once(rest)));
+        let early = unconstrained(refused.as_mut()).now_or_never();
+        assert!(early.is_none(), "{call:?} is answered before its body");
+        send.send(Bytes::from(call.body)).expect("the node reads the body");
+        assert_eq!(code(refused.await).await, expected, "{call:?}");
+    }
+    node.end().await;
+}
+
 #[tokio::test]
 async fn wait_permits_are_returned_on_each_way_out() {
     let node = Leaderless::start(|settings| settings.limits.max_waits = 1).await;
@@ -229,13 +262,18 @@ async fn bodies_of_open_requests_fill_their_share_of_the_budget() {
             let open: Vec<Open> = std::iter::from_fn(|| node.try_open(call, call.max).ok()).take(most + 1).collect();
             assert_eq!(open.len(), most, "{call:?}");
             node.assert_busy(call, call.max).await;
+            if call.path == UPDATE.path {
+                // They share it.
+                node.assert_busy(CLAIM, CLAIM.max).await;
+                node.assert_busy(SERVICE_CLAIM, SERVICE_CLAIM.max).await;
+            }
             drop(node.try_open(call, UNCOUNTED).unwrap_or_else(|_| panic!("a small body of {call:?} is refused")));
             drop(open);
             drop(node.try_open(call, call.max).unwrap_or_else(|_| panic!("the budget of {call:?} is not free again")));
         }
     }
     let most = MIB / (MAX_LEASE_BODY_BYTES - UNCOUNTED);
-    for call in [CLAIM, WAITING_CLAIM] {
+    for call in [CLAIM, WAITING_CLAIM, SERVICE_CLAIM] {
         let open: Vec<Open> = std::iter::from_fn(|| node.try_open(call, call.max).ok()).take(most + 1).collect();
         assert_eq!(open.len(), most + 1, "{call:?}");
     }
@@ -338,6 +376,23 @@ async fn each_read_takes_its_consistency() {
             let status = answer.map(|answer| answer.unwrap_or_else(|never| match never {}).status());
             let is_refused = |status: StatusCode| status.is_server_error() || status == StatusCode::BAD_REQUEST;
             assert!(!status.is_some_and(is_refused), "{path}{consistency}: {status:?}");
+        }
+    }
+    node.end().await;
+}
+
+/// The node may not know the token yet.
+#[tokio::test]
+async fn node_without_a_leader_calls_no_token_unknown_where_one_is_needed() {
+    let node = Leaderless::start(|settings| settings.require_identity = Some(true)).await;
+    let token = format!("Bearer {}", AccessToken::from_secret([7; 32]).expose());
+    let not_ready = (StatusCode::SERVICE_UNAVAILABLE, Code::NotReady);
+    let unknown = (StatusCode::UNAUTHORIZED, Code::Unauthenticated);
+    for (header, expected) in [(token.as_str(), not_ready), ("Basic YTpi", unknown)] {
+        for path in ["/v1/watch", "/v1/leases/a?consistency=stale", "/v1/cluster"] {
+            let request = Request::get(path).header("authorization", header).body(Body::empty());
+            let Ok(answer) = node.router.clone().call(request.expect("a valid request")).await;
+            assert_eq!(code(answer).await, expected, "{header} at {path}");
         }
     }
     node.end().await;

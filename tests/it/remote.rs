@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tenure::access::AccessName;
 use tenure::api::{Acquire, Code, EventId, HandOver, Problem, Release, STALE_HEADER};
-use tenure::client::{CallError, Coordinator, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
+use tenure::client::{CallError, Coordinator, Endpoints, LeaseManager, ListQuery, Remote, RetryBudget, Wait};
 use tenure::token::FencingToken;
 use tenure::types::{Consistency, HolderId, LeaseName, MemberChange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,6 +36,7 @@ strict!(
     claim_with_a_lost_answer_is_retried,
     claim_refused_after_a_lost_answer_stays_unknown,
     broken_watch_resumes_after_the_last_event,
+    client_that_only_watches_asks_for_the_members,
     handover_with_a_lost_answer_is_not_retried,
     revoke_with_a_lost_answer_is_not_retried,
     member_change_with_a_lost_answer_is_not_retried,
@@ -43,6 +44,7 @@ strict!(
     release_refused_after_a_lost_answer_is_unknown,
     unreadable_answer_leaves_the_outcome_unknown,
     stale_read_without_an_age_has_an_unknown_age,
+    stale_age_is_the_largest_one_of_all_reads,
 );
 
 pub const TOKEN: FencingToken = FencingToken::new(1, 5);
@@ -278,6 +280,18 @@ async fn stale_read_without_an_age_has_an_unknown_age() {
     }
 }
 
+/// A list of many pages has one age.
+async fn stale_age_is_the_largest_one_of_all_reads() {
+    let aged = |ms: u64| lease().replacen("\r\n\r\n", &format!("\r\n{STALE_HEADER}: {ms}\r\n\r\n"), 1);
+    let node = ScriptedNode::start(vec![aged(70), aged(20), lease(), aged(20)]).await;
+    let remote = remote(&[&node.address]).with_consistency(Consistency::Stale);
+    let largest = Some(Duration::from_millis(70));
+    for expected in [largest, largest, None, None] {
+        remote.clone().get(&name()).await.expect("the node answers");
+        assert_eq!(remote.stale_age(), expected);
+    }
+}
+
 /// A frame of an event stream.
 fn event(index: u64) -> String {
     let token = FencingToken::new(1, index);
@@ -331,6 +345,18 @@ async fn broken_watch_resumes_after_the_last_event() {
             "GET /v1/watch?prefix=&after=9 HTTP/1.1",
         ]
     );
+}
+
+async fn client_that_only_watches_asks_for_the_members() {
+    let node = ScriptedNode::start(vec![stream(event(5))]).await;
+    let endpoints: Endpoints = node.address.parse().expect("a valid address");
+    let mut watch = Remote::new(endpoints.with_refresh_interval(Duration::ZERO)).watch("", None);
+    let asked = async {
+        while !(0..node.request_count()).any(|number| node.request(number) == "GET /v1/cluster HTTP/1.1") {
+            watch.next().await.expect("the node repeats its event");
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), asked).await.expect("the client asks for the members");
 }
 
 /// A second hand-over could take the lease from the new holder.

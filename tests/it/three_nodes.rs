@@ -23,6 +23,7 @@ strict!(
     watch_resumes_at_another_node,
     follower_reports_the_lag_of_each_member,
     isolated_leader_answers_no_current_read,
+    linearizable_read_without_a_majority_is_not_answered,
 );
 
 pub struct ThreeNodes {
@@ -281,4 +282,17 @@ async fn isolated_leader_answers_no_current_read() {
     assert_eq!((status, &view["leader"]), (200, &Value::Null), "{view}");
     assert_eq!(answer(cluster.get(leader, "/readyz")).await.1["code"], json!("not_ready"));
     assert_eq!(cluster.get(leader, "/livez").send().await.expect("an answer").status(), 200, "a restart does not help");
+}
+
+/// The leader may still answer other reads from memory: a majority acknowledged it just before.
+async fn linearizable_read_without_a_majority_is_not_answered() {
+    let cluster = ThreeNodes::start().await;
+    cluster.acquire(1, "job", "a").await;
+    let (leader, _) = cluster.roles().await;
+    let others = cluster.nodes.iter().filter(|node| node.id() != leader);
+    futures_util::future::join_all(others.map(|node| node.shutdown())).await;
+    let read = cluster.get(leader, "/v1/leases/job?consistency=linearizable").send();
+    if let Ok(response) = tokio::time::timeout(Duration::from_secs(1), read).await {
+        assert_ne!(response.expect("an answer").status(), 200);
+    }
 }

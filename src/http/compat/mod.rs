@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::input::{Admitted, Body, JsonBody, Params, Routing};
+use super::input::{Admitted, Body, JsonBody, NoParams, Params, Routing};
 use super::reads::read_cursor;
 use super::response::{self, ProblemResponse};
 use crate::api::{self, Code, MAX_PAGE, TtlMs};
@@ -31,9 +31,10 @@ use record::ResourceRecord;
 const HISTORIES: usize = 16;
 /// Bytes of resources and holders after which a page of a list ends.
 const PAGE_BYTES: usize = 1 << 20;
-/// Reads of up to 1,000 leases for one list, and for one search of an id.
+/// Reads of up to 1,000 leases for one list.
 const MAX_LIST_READS: usize = 32;
-const MAX_SEARCH_READS: usize = 256;
+/// Leases after which a search of an id ends.
+const MAX_SEARCHED: usize = 256_000;
 /// The cursor of the next page of a list.
 const CURSOR_HEADER: HeaderName = HeaderName::from_static("x-tenure-cursor");
 
@@ -107,9 +108,14 @@ impl Calls<'_> {
     }
 
     async fn record(&self, lease: HolderLease) -> Result<FoundLease, ProblemResponse> {
+        self.record_at(lease, u64::MAX).await
+    }
+
+    /// The record at this log index, at which the lease was read.
+    async fn record_at(&self, lease: HolderLease, index: u64) -> Result<FoundLease, ProblemResponse> {
         let (answer, served) = self.read(Query::History(lease.name.clone())).await?;
         let transitions: Vec<Transition> = match answer {
-            Answer::History(transitions) => transitions,
+            Answer::History(transitions) => record::up_to(index, &lease, transitions),
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
         let is_last = record::is_last(&lease, &transitions);
@@ -173,7 +179,7 @@ impl Calls<'_> {
         }
         let mut after = params.cursor.as_deref().map(read_cursor).transpose()?;
         let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states };
-        let mut leases: Vec<HolderLease> = Vec::new();
+        let mut leases: Vec<(HolderLease, u64)> = Vec::new();
         let mut bytes = 0;
         let mut reads = 0;
         let served = loop {
@@ -183,7 +189,7 @@ impl Calls<'_> {
                 return Err(ProblemResponse::from(service::unexpected(&answer)).served(served));
             };
             bytes += more.iter().map(|lease| names::resource(lease).len() + lease.holder.as_str().len()).sum::<usize>();
-            leases.extend(more);
+            leases.extend(more.into_iter().map(|lease| (lease, served.applied)));
             after = next;
             reads += 1;
             let is_full = leases.len() >= limit as usize || bytes >= PAGE_BYTES || reads == MAX_LIST_READS;
@@ -194,13 +200,13 @@ impl Calls<'_> {
         // Leases come in the order of their names and tokens. Only the last grant of a name has a record, so each history
         // is read once.
         leases.dedup_by(|later, earlier| {
-            let is_same = later.name == earlier.name;
+            let is_same = later.0.name == earlier.0.name;
             if is_same {
                 std::mem::swap(later, earlier);
             }
             is_same
         });
-        let records = stream::iter(leases).map(|lease| self.record(lease)).buffered(HISTORIES);
+        let records = stream::iter(leases).map(|(lease, index)| self.record_at(lease, index)).buffered(HISTORIES);
         let records = records.try_collect::<Vec<FoundLease>>().await?;
         let records = records.into_iter().filter(|found| found.is_last).map(|found| found.record).collect();
         Ok(RecordPage { records, next: after.as_ref().map(service::write_cursor), served })
@@ -295,16 +301,19 @@ async fn by_id(
     _permit: RequestPermit,
     routing: Routing,
     ResourceId(id): ResourceId,
+    _no_params: NoParams,
 ) -> Result<Response, ProblemResponse> {
     let calls = Calls { app: &app, routing: &routing };
     let filter = ListFilter { prefix: names::PREFIX.to_owned(), holder: None, states: Vec::new() };
     let mut after = None;
-    for _ in 0..MAX_SEARCH_READS {
+    let mut searched = 0;
+    while searched < MAX_SEARCHED {
         let (answer, served) = calls.read(Query::List { filter: filter.clone(), after, limit: MAX_PAGE }).await?;
         let (leases, next) = match answer {
             Answer::List { leases, next } => (leases, next),
             answer => return Err(ProblemResponse::from(service::unexpected(&answer)).served(served)),
         };
+        searched += leases.len();
         for lease in leases.into_iter().filter(|lease| record::may_have(lease, id)) {
             let FoundLease { record, is_last, served } = calls.record(lease).await?;
             if is_last && record.id == id {
@@ -317,7 +326,7 @@ async fn by_id(
         }
         after = next;
     }
-    let detail = format!("the first {} leases do not have the id {id}", MAX_SEARCH_READS * MAX_PAGE as usize);
+    let detail = format!("the first {searched} leases do not have the id {id}");
     Err(ProblemResponse::new(Code::TooBusy, detail))
 }
 
@@ -376,5 +385,29 @@ impl axum::extract::FromRequestParts<App> for ResourceId {
         let Path(IdParam { id }) = path.map_err(|error| ProblemResponse::invalid(format!("path: {error}")))?;
         let invalid = || ProblemResponse::invalid(format!("id {id:?}: expected an integer"));
         id.parse().map(ResourceId).map_err(|_| invalid())
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use axum::extract::FromRequestParts;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::http::{NodeRef, Settings};
+
+    /// The node is gone when the handler reads the record.
+    #[tokio::test]
+    async fn change_without_a_readable_record_has_an_unknown_outcome() {
+        let app = App::new(NodeRef::empty(), Settings::new(1), CancellationToken::new());
+        let (mut parts, ()) = axum::http::Request::new(()).into_parts();
+        let routing = Routing::from_request_parts(&mut parts, &app).await;
+        let Ok(routing) = routing else { panic!("the request needs no credential") };
+        let calls = Calls { app: &app, routing: &routing };
+        let Err(before) = calls.record(record::tests::lease(5)).await else { panic!("there is no node") };
+        assert_eq!(before.code(), Code::NotReady, "certainly not done");
+        let after = calls.answer(StatusCode::OK, record::tests::lease(5)).await.expect_err("there is no node");
+        assert_eq!(after.code(), Code::OutcomeUnknown);
+        assert!(after.detail().starts_with("the change was made"), "{}", after.detail());
     }
 }

@@ -55,6 +55,17 @@ fn id(index: u64, part: u32) -> u64 {
     (index << PART_BITS) | u64::from(part.min(MAX_PART))
 }
 
+/// The transitions up to this log index, at which the lease was read. So a page has each of its resources once, even
+/// if their holders change before their histories are read.
+///
+/// A history that has forgotten the grant may have forgotten other transitions up to the index, so it stays whole.
+pub(super) fn up_to(index: u64, lease: &HolderLease, mut transitions: Vec<Transition>) -> Vec<Transition> {
+    if transitions.iter().any(|transition| transition.index == lease.token.index) {
+        transitions.retain(|transition| transition.index <= index);
+    }
+    transitions
+}
+
 /// Whether no later grant of the name is known.
 pub(super) fn is_last(lease: &HolderLease, transitions: &[Transition]) -> bool {
     transitions.iter().all(|transition| transition.token <= lease.token)
@@ -66,8 +77,66 @@ pub(super) fn may_have(lease: &HolderLease, id: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::lease::GrantCause;
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    /// A held lease, granted at this log index.
+    pub fn lease(index: u64) -> HolderLease {
+        HolderLease {
+            name: LeaseName::new("compat/job").expect("valid"),
+            holder: HolderId::new("a").expect("valid"),
+            token: FencingToken { term: 1, index },
+            ttl: Ttl::millis(30_000).expect("valid"),
+            deadline: Some(40_000),
+            state: LeaseState::Active,
+            granted_at: 10_000,
+            granted_wall_ms: 1_000,
+            renewed_at: 10_000,
+            renewed_wall_ms: 1_000,
+            renewals: 0,
+            metadata: Metadata::default(),
+            limit: 1,
+            lock_delay_ms: 0,
+            waiters: 0,
+            metadata_version: 0,
+        }
+    }
+
+    fn transition(index: u64, holder: &str, granted: u64, change: Change) -> Transition {
+        Transition {
+            index,
+            part: 0,
+            name: LeaseName::new("compat/job").expect("valid"),
+            holder: HolderId::new(holder).expect("valid"),
+            token: FencingToken { term: 1, index: granted },
+            change,
+            at: 10_000,
+            wall_ms: index,
+        }
+    }
+
+    /// The lease of `a` ends, and `b` gets it, between the read of the list and the read of the history.
+    #[test]
+    fn listed_lease_has_no_later_transition() {
+        let lease = lease(5);
+        let history = [
+            transition(5, "a", 5, Change::Granted(GrantCause::Asked)),
+            transition(7, "a", 5, Change::Released),
+            transition(8, "b", 8, Change::Granted(GrantCause::Asked)),
+        ];
+        for (listed_at, last, released) in [(5, true, false), (6, true, false), (7, true, true), (8, false, true)] {
+            let shown = up_to(listed_at, &lease, history.to_vec());
+            let record = ResourceRecord::of(&lease, &shown);
+            let found = (is_last(&lease, &shown), record.released_at.is_some());
+            assert_eq!(found, (last, released), "listed at {listed_at}");
+            assert_eq!(record.id, id(5, 0));
+        }
+        let forgotten = up_to(6, &lease, history[1..].to_vec());
+        assert!(!is_last(&lease, &forgotten), "the history may have forgotten other grants");
+    }
 
     #[test]
     fn id_rises_with_the_position_and_is_exact() {

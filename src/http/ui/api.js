@@ -21,12 +21,14 @@ export class Failure extends Error {
     /** @param {string} code
      * @param {string} title
      * @param {string} detail
-     * @param {number} status */
-    constructor(code, title, detail, status) {
+     * @param {number} status
+     * @param {number | null} [oldest] with `compacted`: the first position that the node still knows */
+    constructor(code, title, detail, status, oldest = null) {
         super(detail);
         this.code = code;
         this.title = title;
         this.status = status;
+        this.oldest = oldest;
     }
 
     /** Whether the request may have been carried out. A later version can add codes: status 500 or above is ambiguous for them. */
@@ -184,7 +186,7 @@ async function failureOf(response) {
     try {
         const problem = /** @type {ProblemBody} */ (await response.json());
         if (typeof problem.code === "string") {
-            return new Failure(problem.code, problem.title, problem.detail, response.status);
+            return new Failure(problem.code, problem.title, problem.detail, response.status, problem.oldest);
         }
     } catch {
         // The body is not JSON.

@@ -177,7 +177,7 @@ export class Detail {
             if (focused !== null) byId(focused && document.getElementById(focused) ? focused : "detail-name").focus();
             this.#suggest([...holders.map((held) => held.holder), ...waiters.map((waiter) => waiter.holder), ...history.map((event) => event.holder)]);
         }
-        setText(byId("summary"), format.readable(sentence(explanation.summary)));
+        setText(byId("summary"), format.readable(sentence(explanation.summary), explanation.held[0]?.holder));
         const now = performance.now();
         if (lease && lease.state === "active") {
             this.#set("left", lease.expires_in_ms === null ? Infinity : now + lease.expires_in_ms);

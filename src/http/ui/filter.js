@@ -36,6 +36,12 @@ export class FilterForm {
         this.#changed();
     }
 
+    /** Forgets what the user has entered. */
+    clear() {
+        for (const input of [this.#prefix, this.#holder]) input.value = "";
+        [this.value.prefix, this.value.holder] = ["", ""];
+    }
+
     /** @param {Map<string, number>} counts */
     showCounts(counts) {
         for (const state of counts.keys()) if (!this.#states.has(state)) this.#addState(state);

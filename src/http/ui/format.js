@@ -115,9 +115,13 @@ export function age(at) {
     return whole(Math.max(0, now() - at)).split(" ")[0];
 }
 
-/** A text of the server with its times as people read them.
- * @param {string} text */
-export function readable(text) {
+/** A text of the server with its times as people read them. A holder in the text stays as it is: it can look like a time.
+ * @param {string} text
+ * @param {string} [holder]
+ * @returns {string} */
+export function readable(text, holder) {
+    const at = holder ? text.indexOf(holder) : -1;
+    if (holder && at >= 0) return `${readable(text.slice(0, at))}${holder}${readable(text.slice(at + holder.length))}`;
     return text
         .replace(/\d{4}-\d{2}-\d{2}T[\d:.]+Z/g, (at) => (Number.isNaN(Date.parse(at)) ? at : dateTime(at)))
         .replace(/\b(\d+) ms\b/g, (_, ms) => duration(Number(ms)));

@@ -4,6 +4,9 @@
 import { asFailure } from "./api.js";
 import { byId, h } from "./dom.js";
 
+/** Only these codes are about the token. */
+const REFUSALS = new Set(["unauthenticated", "forbidden"]);
+
 export class Login {
     #api;
     #signedIn;
@@ -43,7 +46,7 @@ export class Login {
             await this.#api.json("v1/cluster", { token });
         } catch (error) {
             const failure = asFailure(error);
-            this.#explain(failure.code === "no_leader" ? "The node cannot check this token" : "The cluster refuses this token", failure);
+            this.#explain(REFUSALS.has(failure.code) ? "The cluster refuses this token" : "The node cannot check this token", failure);
             this.#input.select();
             return;
         }

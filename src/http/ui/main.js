@@ -325,7 +325,12 @@ byId("dialog").addEventListener("close", () => {
     // The button that opened the dialog can be gone.
     if (document.activeElement === document.body && detail.name !== "") byId("detail-name").focus();
 });
-byId("sign-out").addEventListener("click", () => signOut("", null));
+byId("sign-out").addEventListener("click", () => {
+    // The next user of this tab does not see the names that this one has entered.
+    filter.clear();
+    location.hash = "#leases";
+    signOut("", null);
+});
 document.querySelector(".skip")?.addEventListener("click", () => window.setTimeout(() => table.focus()));
 document.addEventListener("keydown", (event) => {
     const isInDialog = /** @type {HTMLDialogElement} */ (byId("dialog")).open;

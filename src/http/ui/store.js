@@ -82,17 +82,17 @@ export class Store {
     apply(event) {
         const key = keyOf(event.name, event.token);
         const known = this.#rows.get(key);
-        if (known && known.index >= event.index) return;
+        if (known && (known.index > event.index || (known.index === event.index && known.part >= event.part))) return;
         if (event.event !== "granted" && !known) {
             if (this.#ends && this.#ends.size < MAX_ENDS) this.#ends.set(key, event);
             return;
         }
         if (!known && this.size >= MAX_ROWS) return;
         const state = event.event === "granted" ? "active" : event.event;
-        const { name, holder, token, index } = event;
+        const { name, holder, token, index, part } = event;
         const granted = known?.granted ?? Date.parse(event.at);
         const rest = { ttl: known?.ttl ?? null, waiters: known?.waiters ?? 0 };
-        this.#put({ key, name, holder, token, state, granted, index, expires: null, changed: performance.now(), ...rest });
+        this.#put({ key, name, holder, token, state, granted, index, part, expires: null, changed: performance.now(), ...rest });
     }
 
     /** The rows that match, and how many match without the filter by state.
@@ -183,6 +183,7 @@ function rowOf(key, lease, index, known, now) {
         waiters: lease.waiters,
         // A list does not say when a row changed, so the index of the last event stays.
         index: known?.index ?? Math.min(index, lease.index),
+        part: known?.part ?? Infinity,
         changed: known?.changed ?? -Infinity,
     };
 }

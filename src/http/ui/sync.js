@@ -76,8 +76,9 @@ export class Sync {
 
     /** Reads all leases with a prefix, and follows them.
      * @param {string} prefix
-     * @param {number} applied the last log index that the node has applied, to show events of the past; 0: none */
-    start(prefix, applied) {
+     * @param {number} applied the last log index that the node has applied, to show events of the past; 0: none
+     * @param {number | null} [oldest] the position to watch from, if the node does not know an earlier one */
+    start(prefix, applied, oldest = null) {
         this.stop();
         this.#prefix = prefix;
         this.#start = applied;
@@ -88,7 +89,8 @@ export class Sync {
             hasBegun = true;
             void this.#run(generation);
         };
-        this.#stream = new Stream(this.#api, prefix, applied > 0 ? String(Math.max(0, applied - PAST_ENTRIES)) : null, {
+        const position = oldest ?? (applied > 0 ? Math.max(0, applied - PAST_ENTRIES) : null);
+        this.#stream = new Stream(this.#api, prefix, position === null ? null : String(position), {
             // The lists must not be older than the start of the events.
             opened: () => (hasBegun ? this.#reload() : begin()),
             events: (events) => this.#take(events),
@@ -96,11 +98,14 @@ export class Sync {
                 this.#listeners.watch(failure);
                 if (failure) begin();
             },
-            // The node has forgotten those events, or the position is one of another cluster.
-            restart: () => this.start(prefix, 0),
+            // The node has forgotten those events. A busy node forgets its oldest ones before the next request, too.
+            restart: (failure) => {
+                if (oldest === null && failure.oldest !== null) this.start(prefix, applied, failure.oldest);
+                else this.start(prefix, 0);
+            },
             live: (isLive) => this.#listeners.live(isLive),
         });
-        if (applied > 0) begin();
+        if (position !== null) begin();
         else window.setTimeout(begin, OPEN_MS);
     }
 

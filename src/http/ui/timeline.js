@@ -4,9 +4,8 @@
 import { announce, h } from "./dom.js";
 import * as format from "./format.js";
 
-/** Most entries in the list. */
-const MAX_SHOWN = 200;
-/** Most entries of each kind that the page keeps: a burst of lease events does not push out changes of the leader. */
+/** Most entries of each kind that the page keeps: a burst of lease events does not push out changes of the leader. The list
+ * has as many, so each kind alone is complete. */
 const MAX_KEPT = 500;
 const CLUSTER_KINDS = new Set(["leader", "no_leader", "cluster", "ok", "lagging", "unreachable", "stalled"]);
 
@@ -96,7 +95,7 @@ export class Timeline {
         if (entries.length === 0) return;
         kept.unshift(...entries);
         kept.length = Math.min(kept.length, MAX_KEPT);
-        this.#fresh = [...entries, ...this.#fresh].slice(0, MAX_SHOWN);
+        this.#fresh = [...entries, ...this.#fresh].slice(0, MAX_KEPT);
         this.#frame ||= requestAnimationFrame(() => this.#prepend());
     }
 
@@ -106,14 +105,14 @@ export class Timeline {
         const shown = this.#fresh.filter((entry) => this.#shows(entry)).map((entry) => this.#itemOf(entry));
         this.#fresh = [];
         this.#list.prepend(...shown);
-        while (this.#list.childElementCount > MAX_SHOWN) this.#list.lastElementChild?.remove();
+        while (this.#list.childElementCount > MAX_KEPT) this.#list.lastElementChild?.remove();
     }
 
     #refill() {
         this.#isUnsorted = false;
         this.#fresh = [];
         const all = [...this.#ofCluster, ...this.#ofLeases].sort((one, other) => other.at - one.at);
-        const shown = all.filter((entry) => this.#shows(entry)).slice(0, MAX_SHOWN);
+        const shown = all.filter((entry) => this.#shows(entry)).slice(0, MAX_KEPT);
         this.#list.replaceChildren(...shown.map((entry) => this.#itemOf(entry)));
     }
 

@@ -107,6 +107,7 @@ export interface ProblemBody {
     status: number;
     detail: string;
     code: string;
+    oldest?: number;
 }
 
 /** One grant in the table. */
@@ -126,6 +127,8 @@ export interface Row {
     waiters: number;
     /** The last log index that changed this row, as far as the page knows. */
     index: number;
+    /** The part of that entry; `Infinity`: all of it. */
+    part: number;
     /** The time of the last change by an event, on the clock of `performance.now()`. */
     changed: number;
 }

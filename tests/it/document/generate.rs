@@ -41,7 +41,8 @@ impl Request {
                 kind == "application/json" && value.is_ok_and(|value| operation.allows("body", &value))
             }
         };
-        name && body && (operation.query.is_empty() || self.query_is_valid(document, operation))
+        let query = !operation.path.starts_with("/v1") || self.query_is_valid(document, operation);
+        name && body && query
     }
 
     fn query_is_valid(&self, document: &Document, operation: &Operation) -> bool {

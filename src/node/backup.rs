@@ -84,7 +84,8 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// # Errors
     ///
-    /// The file exists or cannot be written; the node does not lead, or already writes two backups.
+    /// The file exists or cannot be written; the node does not lead, shuts down, or already writes two backups. A write
+    /// that hangs is one of the two until it ends.
     ///
     /// # Cancel safety
     ///
@@ -140,8 +141,24 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn save_backup(self: &Arc<Self>, consistency: Consistency, file: PathBuf) -> Result<BackupInfo, BackupError> {
         let view = self.backup_view(consistency, &self.backups.asked).await;
         let view = view.map_err(|error| BackupError::Refused { source: error.into() })?;
-        let written = self.lifecycle.tasks.spawn_blocking(move || write(&file, &view, || Ok(()))).await;
-        written.unwrap_or_else(|error| Err(BackupError::Refused { source: error.into() }))
+        self.save(view, file).await
+    }
+
+    async fn save(&self, view: BackupView, file: PathBuf) -> Result<BackupInfo, BackupError> {
+        let stop = self.lifecycle.stop.clone();
+        let may_write = move || if stop.is_cancelled() { Err(shutting_down()) } else { Ok(()) };
+        self.write_apart(file, move |file| write(file, &view, may_write)).await
+    }
+
+    /// Writes a file in a folder that may hang.
+    async fn write_apart(
+        &self,
+        file: PathBuf,
+        write: impl FnOnce(&Path) -> Result<BackupInfo, BackupError> + Send + 'static,
+    ) -> Result<BackupInfo, BackupError> {
+        let target = file.clone();
+        let written = run_apart(&self.lifecycle.tasks, &self.lifecycle.stop, move || write(&target)).await;
+        written.unwrap_or_else(|source| Err(BackupError::Io { action: "write", file, source }))
     }
 
     async fn backup_view(
@@ -241,8 +258,36 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     }
 }
 
+/// Runs work that may hang on a thread of its own. The shutdown of the node waits for it for at most [`END_LIMIT`].
+async fn run_apart<R: Send + 'static>(
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<R> {
+    let worked = tokio::task::spawn_blocking(work);
+    let (done, is_done) = oneshot::channel();
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        let late = async {
+            stop.cancelled().await;
+            tokio::time::sleep(END_LIMIT).await;
+        };
+        tokio::select! {
+            // The caller may have given up.
+            worked = worked => drop(done.send(worked)),
+            () = late => {}
+        }
+    });
+    let worked = is_done.await.map_err(|_| shutting_down())?;
+    worked.map_err(io::Error::other)
+}
+
+fn shutting_down() -> io::Error {
+    io::Error::other("the node is shutting down")
+}
+
 /// The work in the folder of the backups. A file system on a network can hang: then the work fails after its limit, and
-/// no other work starts before it has ended. The shutdown of the node waits for it for at most [`END_LIMIT`].
+/// no other work starts before it has ended.
 struct FolderWork {
     folder: Folder,
     one_at_a_time: Arc<Semaphore>,
@@ -275,26 +320,12 @@ impl FolderWork {
         let worked = tokio::time::timeout(limit, async {
             let permit = self.one_at_a_time.clone().acquire_owned().await.expect("the semaphore is never closed");
             let folder = self.folder.clone();
-            let worked = tokio::task::spawn_blocking(move || {
+            let work = move || {
                 let done = work(&folder);
                 drop(permit);
                 done
-            });
-            let (done, is_done) = oneshot::channel();
-            let stop = self.stop.clone();
-            self.tasks.spawn(async move {
-                let late = async {
-                    stop.cancelled().await;
-                    tokio::time::sleep(END_LIMIT).await;
-                };
-                tokio::select! {
-                    // The caller may have given up.
-                    worked = worked => drop(done.send(worked)),
-                    () = late => {}
-                }
-            });
-            let worked = is_done.await.map_err(|_| io::Error::other("the node is shutting down"))?;
-            worked.map_err(io::Error::other)
+            };
+            run_apart(&self.tasks, &self.stop, work).await
         });
         worked.await.unwrap_or_else(|_| Err(hangs()))
     }
@@ -348,7 +379,7 @@ impl ChunkWriter {
         self.runtime.block_on(async {
             tokio::select! {
                 sent = self.chunks.send(chunk) => sent.map_err(|_| io::Error::other("the reader left")),
-                () = self.stop.cancelled() => Err(io::Error::other("the node is shutting down")),
+                () = self.stop.cancelled() => Err(shutting_down()),
             }
         })
     }
@@ -379,209 +410,4 @@ impl Write for ChunkWriter {
 }
 
 #[cfg(all(test, feature = "testing"))]
-mod tests {
-    use super::*;
-    use crate::config::{LeaseSettings, RaftTimings};
-    use crate::lease::Acquire;
-    use crate::testing::{Cluster, TestNode};
-    use crate::types::{HolderId, LeaseName, MAX_METADATA_BYTES, Metadata, NodeId, Ttl};
-
-    /// More bytes than the chunks of a stream that is not read.
-    const LEASES: usize = 2 * CHUNKS_IN_FLIGHT * CHUNK_BYTES / MAX_METADATA_BYTES;
-
-    fn claim(number: usize) -> Request {
-        let metadata = Metadata::new([("k".to_owned(), "v".repeat(MAX_METADATA_BYTES - 1))].into());
-        Request::Acquire(Acquire {
-            name: LeaseName::new(format!("lease-{number}")).expect("valid"),
-            holder: HolderId::new("a").expect("valid"),
-            ttl: Ttl::INFINITE,
-            wait_ms: None,
-            lock_delay_ms: 0,
-            limit: 1,
-            metadata: metadata.expect("it fits"),
-        })
-    }
-
-    /// As the folder of a network that does not answer.
-    #[tokio::test]
-    async fn folder_that_hangs_fails_each_step_and_starts_no_other() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let schedule = BackupSchedule { dir: dir.path().into(), every_ms: 1_000, keep: 2 };
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let one_at_a_time = Arc::new(Semaphore::new(1));
-        let folder =
-            FolderWork { folder: Folder::new(&schedule, "a"), one_at_a_time, tasks: tasks.clone(), stop: stop.clone() };
-        let limit = Duration::from_millis(50);
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let hung = folder.run(limit, move |_| ended.recv()).await;
-        assert_eq!(hung.expect_err("it hangs").kind(), io::ErrorKind::TimedOut);
-        let later = folder.run(limit, |_| ()).await;
-        assert_eq!(later.expect_err("the earlier step has not ended").kind(), io::ErrorKind::TimedOut);
-        drop(end);
-        let newest = folder
-            .run(Duration::from_secs(20), |folder| folder.newest_ms(u64::MAX / 2))
-            .await
-            .expect("the folder answers again");
-        assert_eq!(newest.expect("readable"), None);
-        let (_end, ended) = std::sync::mpsc::channel::<()>();
-        assert!(folder.run(limit, move |_| ended.recv()).await.is_err());
-        stop.cancel();
-        tasks.close();
-        tokio::time::timeout(END_LIMIT * 2, tasks.wait()).await.expect("a shutdown does not wait for the folder");
-    }
-
-    /// A cluster of three nodes whose backup has more bytes than the chunks in flight.
-    async fn filled() -> (Cluster, NodeId) {
-        // No delay of this machine lets another node lead.
-        let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
-        let leader = cluster.leader().await;
-        for number in 0..LEASES {
-            cluster.node(leader).request(claim(number), Forward::Never).await.expect("granted");
-        }
-        (cluster, leader)
-    }
-
-    /// A failing disk can change a byte that the node has written.
-    #[tokio::test]
-    async fn backup_with_a_changed_byte_gets_no_name() {
-        let (cluster, leader) = filled().await;
-        let view = cluster.node(leader).backup_view(Consistency::Leader).await.expect("it leads");
-        let dir = tempfile::tempdir().expect("a folder");
-        let mut writes = 0;
-        let damage = || -> io::Result<()> {
-            writes += 1;
-            if writes == 2 {
-                let partial = std::fs::read_dir(dir.path())?.next().expect("the temporary file")?.path();
-                let mut bytes = std::fs::read(&partial)?;
-                *bytes.last_mut().expect("the first write") ^= 1;
-                std::fs::write(partial, bytes)?;
-            }
-            Ok(())
-        };
-        let written = write(&dir.path().join("a.backup"), &view, damage);
-        assert!(matches!(written, Err(BackupError::Damaged { .. })), "{written:?}");
-        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "no file stays");
-    }
-
-    /// A file has the place of the folder, and is then removed.
-    #[tokio::test(start_paused = true)]
-    async fn failed_backup_is_tried_again_in_the_same_interval() {
-        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
-        let inner = cluster.node(cluster.leader().await).inner.clone();
-        while inner.requests.clock.leader_term().is_none() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let data = tempfile::tempdir().expect("a folder");
-        let dir = data.path().join("backups");
-        std::fs::write(&dir, "no folder").expect("writable");
-        let schedule = BackupSchedule { dir: dir.clone(), every_ms: 100_000, keep: 2 };
-        let folder = Folder::new(&schedule, &inner.settings.cluster);
-        let began = Instant::now();
-        let backups = tokio::spawn(inner.back_up(schedule, data.path().to_owned()));
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        std::fs::remove_file(&dir).expect("the first attempt has failed");
-        while folder.newest_ms(u64::MAX / 2).ok().flatten().is_none() {
-            tokio::time::sleep(CHECK_INTERVAL).await;
-        }
-        let waited = began.elapsed();
-        assert!((Duration::from_secs(10)..Duration::from_secs(15)).contains(&waited), "{waited:?}");
-        backups.abort();
-    }
-
-    async fn save(node: &TestNode, mut backup: BackupStream) -> BackupInfo {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let mut bytes = Vec::new();
-        while let Some(chunk) = backup.next().await {
-            let chunk = chunk.expect("the stream is complete");
-            assert!(chunk.len() <= CHUNK_BYTES, "{} bytes", chunk.len());
-            bytes.extend_from_slice(&chunk);
-        }
-        std::fs::write(file.path(), bytes).expect("written");
-        let info = backup::inspect(file.path()).expect("valid");
-        assert_eq!(info.node, node.id());
-        info
-    }
-
-    // A paused clock stands still while a blocking thread waits for the reader.
-    #[tokio::test]
-    async fn third_backup_at_a_time_is_refused() {
-        let (cluster, leader) = filled().await;
-        let node = cluster.node(leader);
-        let first = node.backup(Consistency::Leader).await.expect("streamed");
-        let _second = node.backup(Consistency::Leader).await.expect("streamed");
-        assert_eq!(node.backup(Consistency::Leader).await.err(), Some(RequestError::Busy));
-        let info = save(node, first).await;
-        assert_eq!((info.held, info.current), (LEASES as u64, true));
-        while node.backup(Consistency::Stale).await.is_err() {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn slow_downloads_do_not_delay_the_schedule() {
-        let (cluster, leader) = filled().await;
-        let node = cluster.node(leader);
-        let _downloads = [node.backup(Consistency::Leader).await, node.backup(Consistency::Leader).await];
-        let dir = tempfile::tempdir().expect("a folder");
-        let schedule = BackupSchedule { dir: dir.path().join("backups"), every_ms: 1_000, keep: 2 };
-        let folder = FolderWork::new(Folder::new(&schedule, "a"), &node.inner.lifecycle);
-        node.inner.write_scheduled(&folder, dir.path()).await.expect("written");
-        assert!(folder.folder.newest_ms(u64::MAX / 2).expect("listed").is_some(), "a file");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_the_leader_writes_a_current_backup() {
-        let (cluster, leader) = filled().await;
-        let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
-        let refused = cluster.node(follower).backup(Consistency::Leader).await.err();
-        assert!(matches!(refused, Some(RequestError::NotLeader { leader: at, .. }) if at == leader), "{refused:?}");
-        let stale = cluster.node(follower).backup(Consistency::Stale).await.expect("streamed");
-        let info = save(cluster.node(follower), stale).await;
-        assert!(!info.current && info.stale_ms.is_some(), "{info:?}");
-    }
-
-    /// The next leader does not know yet that a majority has the grant.
-    #[tokio::test(start_paused = true)]
-    async fn backup_of_a_new_leader_has_every_acknowledged_change() {
-        const PAUSE: Duration = Duration::from_millis(1);
-        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
-        let old = cluster.leader().await;
-        let others: Vec<NodeId> = cluster.ids().filter(|id| *id != old).collect();
-        // The first entry of the new leader takes longer than the pause between two attempts.
-        cluster.board.delay(others[0], others[1], 5 * PAUSE);
-        cluster.board.delay(others[1], others[0], 5 * PAUSE);
-        cluster.node(old).request(claim(0), Forward::Never).await.expect("granted");
-        cluster.board.isolate(old, cluster.ids());
-        let applied = |id: NodeId| cluster.node(id).raft().replica().view().position().index;
-        assert!(others.iter().all(|id| applied(*id) < applied(old)), "control: no other node has applied the grant");
-        let attempts = others.iter().map(|id| {
-            let node = cluster.node(*id);
-            let attempts = async move {
-                loop {
-                    match node.backup(Consistency::Leader).await {
-                        Ok(backup) => return (node, backup),
-                        Err(_) => tokio::time::sleep(PAUSE).await,
-                    }
-                }
-            };
-            attempts.boxed_local()
-        });
-        let elected = tokio::time::timeout(Duration::from_secs(20), futures_util::future::select_all(attempts)).await;
-        let ((node, backup), ..) = elected.expect("another node is elected");
-        let info = save(node, backup).await;
-        assert_eq!((info.held, info.current), (1, true), "the new leader saves the grant");
-    }
-
-    // A paused clock stands still while a blocking thread waits for the reader.
-    #[tokio::test]
-    async fn shutdown_ends_a_backup_that_is_not_read() {
-        let (cluster, leader) = filled().await;
-        let mut backup = cluster.node(leader).backup(Consistency::Leader).await.expect("streamed");
-        cluster.node(leader).shutdown().await;
-        let mut last = None;
-        while let Some(chunk) = backup.next().await {
-            last = Some(chunk.is_ok());
-        }
-        assert!(last.is_some(), "the chunks in flight arrive");
-    }
-}
+mod tests;

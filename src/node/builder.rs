@@ -232,14 +232,30 @@ impl NodeBuilder {
     }
 
     fn check(self) -> Result<(NodeConfig, Option<TcpListener>, Option<Tls>), Problems> {
-        let NodeBuilder { cluster, id, members, data, raft, lease, ttl, backup, tls, join, peer_listener, .. } = self;
+        let NodeBuilder {
+            cluster,
+            id,
+            members,
+            data,
+            raft,
+            lease,
+            ttl,
+            backup,
+            tls,
+            allow_insecure_network,
+            join,
+            listen_peer,
+            peer_listener,
+        } = self;
         let settings = match &tls {
             Some(Tls::Settings(settings)) => Some(settings),
             Some(Tls::Loaded(tls)) => Some(tls.settings()),
             None => None,
         };
-        let may_be_reached = config::may_be_reached(self.allow_insecure_network, settings);
+        let may_be_reached = config::may_be_reached(allow_insecure_network, settings);
         let mut problems = config::problems(&cluster, &members, may_be_reached, &raft, &lease, &ttl, backup.as_ref());
+        let listen_problem = listen_peer.and_then(|listen| config::listen_problem(&listen, may_be_reached));
+        problems.extend(listen_problem.map(|problem| format!("listen_peer: {problem}")));
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -418,6 +434,16 @@ mod tests {
         let open = || three().member(4, "10.0.0.4:8001", "10.0.0.4:9001");
         assert_eq!(problems(open()).len(), 2);
         assert!(open().allow_insecure_network().check().is_ok());
+    }
+
+    #[test]
+    fn non_loopback_peer_listener_needs_allow_insecure_network() {
+        let open = || three().listen_peer("0.0.0.0:9001");
+        let found = problems(open());
+        let is_refused = |line: &str| line.starts_with("listen_peer: \"0.0.0.0:9001\" is not a loopback address");
+        assert!(matches!(found.as_slice(), [one] if is_refused(one)), "{found:?}");
+        assert!(open().allow_insecure_network().check().is_ok());
+        assert_eq!(problems(three().listen_peer("127.0.0.1")), ["listen_peer: \"127.0.0.1\" must be host:port"]);
     }
 
     #[test]

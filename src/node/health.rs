@@ -114,7 +114,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 return self.lifecycle.fail(NodeFailure::DiskStalled(stalled));
             }
             if stalled >= STALL_TRANSFER && self.requests.clock.leader_term().is_some() {
-                match self.raft.transfer_leadership(self.settings.timeouts.transfer_leadership).await {
+                let timeout = self.settings.timeouts.transfer_leadership.min(STALL_FAIL - stalled);
+                match self.raft.transfer_leadership(timeout).await {
                     Ok(to) => tracing::warn!(to, ?stalled, "disk stalled: leadership transferred"),
                     Err(error) => tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed"),
                 }

@@ -24,9 +24,11 @@ use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 mod access;
 mod level;
+mod members;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;
 mod shutdown;
+mod waits;
 
 /// Less than `waiter_timeout_ms`, after which the leader drops a waiter without a request.
 const SOON: Duration = Duration::from_secs(3);

@@ -100,13 +100,19 @@ impl EventLog {
 
     /// Returns a cursor after `after`, or after the last applied entry.
     pub fn watch(self: &Arc<Self>, after: Option<WatchPosition>) -> Result<Watch, Compacted> {
+        let is_from_now = after.is_none();
         let applied = self.applied.subscribe();
         let after = match after {
             Some(WatchPosition { index, part }) => (index, part.unwrap_or(u32::MAX)),
             None => (*applied.borrow(), u32::MAX),
         };
-        let watch = Watch { events: self.clone(), applied, after };
-        watch.look().map(|_| watch)
+        let mut watch = Watch { events: self.clone(), applied, after };
+        match watch.look() {
+            // A snapshot has replaced the state meanwhile.
+            Err(Compacted { oldest }) if is_from_now => watch.after = (oldest, u32::MAX),
+            looked => drop(looked?),
+        }
+        Ok(watch)
     }
 }
 
@@ -235,6 +241,27 @@ mod tests {
         events.forget(KEPT_TRANSITIONS as u64 + 50);
         assert!(events.watch(behind(9)).is_err());
         assert!(events.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+    }
+
+    /// A snapshot sets the floor, and then the index of the last applied entry.
+    #[test]
+    fn watch_from_now_begins_at_a_snapshot_that_arrives() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        events.kept.lock().floor = 5;
+        let watch = events.watch(None).expect("it asks for no position");
+        assert_eq!(watch.position(), WatchPosition { index: 5, part: None });
+        assert_eq!(events.watch(behind(4)).err(), Some(Compacted { oldest: 5 }));
+    }
+
+    #[test]
+    fn last_100_000_transitions_are_kept() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        for index in 1..=100_000 {
+            events.add(index, &entry(index, 1));
+        }
+        assert_eq!(take(&mut events.watch(behind(0)).expect("all are kept"), 2), [(1, 0), (2, 0)]);
+        events.add(100_001, &entry(100_001, 1));
+        assert_eq!(events.watch(behind(0)).err(), Some(Compacted { oldest: 1 }));
     }
 
     /// Entries have two parts, and one part of the oldest entry is dropped.

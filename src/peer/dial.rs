@@ -77,8 +77,10 @@ fn failure(mut failed: Vec<(SocketAddr, io::Error)>) -> io::Error {
     if failed.is_empty() {
         return error;
     }
-    let kind = error.kind();
     failed.push((last, error));
+    // A node listens on one of the addresses. So the name refuses connections only if each address does.
+    let other = failed.iter().map(|(_, error)| error.kind()).find(|kind| *kind != io::ErrorKind::ConnectionRefused);
+    let kind = other.unwrap_or(io::ErrorKind::ConnectionRefused);
     let each: Vec<String> = failed.iter().map(|(address, error)| format!("{address}: {error}")).collect();
     io::Error::new(kind, each.join("; "))
 }
@@ -97,7 +99,7 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    /// The times at which the attempts of the ports 1 to 4 start. Odd ports fail at once, 2 drops packets, 4 answers.
+    /// The times at which the attempts of the ports 1 to 5 start. Odd ports fail at once, 2 drops packets, 4 answers.
     async fn starts(ports: &[u16]) -> (Vec<(u16, u64)>, io::Result<u16>) {
         let (began, started) = (Instant::now(), Mutex::new(Vec::new()));
         let attempt = async |to: SocketAddr| {
@@ -105,6 +107,7 @@ mod tests {
             match to.port() {
                 2 => std::future::pending().await,
                 4 => Ok(4),
+                5 => Err(io::ErrorKind::HostUnreachable.into()),
                 _ => Err(io::ErrorKind::ConnectionRefused.into()),
             }
         };
@@ -155,6 +158,16 @@ mod tests {
         assert_eq!(ended.expect_err("it refuses").to_string(), "connection refused");
         let (_, ended) = starts(&[]).await;
         assert_eq!(ended.expect_err("no address").to_string(), "the name has no address");
+    }
+
+    /// A node listens on one address of its name, and the others refuse connections.
+    #[tokio::test(start_paused = true)]
+    async fn name_is_refused_if_all_its_addresses_refuse() {
+        let (refused, unreachable) = (io::ErrorKind::ConnectionRefused, io::ErrorKind::HostUnreachable);
+        for (ports, expected) in [([1_u16, 3], refused), ([5, 1], unreachable), ([1, 5], unreachable)] {
+            let (_, ended) = starts(&ports).await;
+            assert_eq!(ended.expect_err("no address answers").kind(), expected, "{ports:?}");
+        }
     }
 
     /// Linux drops the packets of a new connection while the queue of its listener is full.

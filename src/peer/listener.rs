@@ -145,7 +145,11 @@ async fn answer_caller<R: Service, N: Service>(
         () = stop.cancelled() => return Ok(Ok(())),
         done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => done,
     };
-    let (stream, (from, lane)) = match outcome.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? {
+    let silent = |_| {
+        let why = format!("it did not complete the handshake within {HANDSHAKE_TIMEOUT:?}");
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    };
+    let (stream, (from, lane)) = match outcome.map_err(silent)?? {
         Ok(caller) => caller,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -188,6 +192,7 @@ async fn answer_caller<R: Service, N: Service>(
     drop(reads);
     calls.close();
     calls.wait().await;
+    latest.forget(from, lane, &calls);
     read.map(Ok)
 }
 
@@ -215,6 +220,15 @@ impl LatestConnections {
             earlier.stop.cancel();
             earlier.calls.close();
             earlier.calls.wait().await;
+        }
+    }
+
+    /// Forgets a connection that has ended, unless a later one has replaced it: a faulty peer can present a new node id
+    /// with each connection.
+    fn forget(&self, from: NodeId, lane: Lane, calls: &TaskTracker) {
+        let mut latest = self.0.lock();
+        if latest.get(&(from, lane)).is_some_and(|last| TaskTracker::ptr_eq(&last.calls, calls)) {
+            latest.remove(&(from, lane));
         }
     }
 }
@@ -297,6 +311,91 @@ impl<R: Service, N: Service> InboundConnection<R, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node that lost its power would occupy a connection forever.
+    #[cfg(all(target_os = "linux", feature = "testing"))]
+    #[tokio::test]
+    async fn kernel_ends_an_accepted_connection_after_5_s() {
+        use futures_util::FutureExt;
+        use rustix::net::sockopt::{socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl, tcp_user_timeout};
+
+        use crate::peer::tests::{AcceptAll, Uncalled, identity};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let _caller = TcpStream::connect(listener.local_addr().expect("it is bound")).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let stream = stream.into_std().expect("a socket");
+        let socket = stream.try_clone().expect("a free file descriptor");
+        let stream = TcpStream::from_std(stream).expect("a socket");
+        let services = Arc::new(Services { raft: Uncalled, node: Uncalled });
+        let (answering, latest, stop) = (identity(2), LatestConnections::default(), CancellationToken::new());
+        let answered = answer_caller(stream, None, &answering, &AcceptAll, services, &latest, stop);
+        assert!(std::pin::pin!(answered).now_or_never().is_none(), "the caller has not sent its handshake");
+        assert!(socket.nodelay().expect("a socket") && socket_keepalive(&socket).expect("a socket"));
+        let (first, next) = (tcp_keepidle(&socket).expect("a socket"), tcp_keepintvl(&socket).expect("a socket"));
+        assert_eq!(first + next * tcp_keepcnt(&socket).expect("a socket"), Duration::from_secs(5));
+        assert_eq!(tcp_user_timeout(&socket).expect("a socket"), 5_000);
+    }
+
+    /// The log has the refusals for invalid data.
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn silent_caller_is_refused_as_one_that_sends_invalid_data() {
+        use crate::peer::tests::{AcceptAll, Uncalled, identity};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let _caller = TcpStream::connect(listener.local_addr().expect("it is bound")).await.expect("it listens");
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let services = Arc::new(Services { raft: Uncalled, node: Uncalled });
+        let (answering, latest, stop) = (identity(2), LatestConnections::default(), CancellationToken::new());
+        let began = tokio::time::Instant::now();
+        let answered = answer_caller(stream, None, &answering, &AcceptAll, services, &latest, stop).await;
+        let error = answered.expect_err("the caller is silent");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        assert!(began.elapsed() >= HANDSHAKE_TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn ended_connection_of_a_node_is_forgotten() {
+        use crate::peer::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, connect, identity};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let services = Arc::new(Services { raft: Uncalled, node: Uncalled });
+        let (answering, latest, stop) = (identity(2), LatestConnections::default(), CancellationToken::new());
+        let answered = async {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            answer_caller(stream, None, &answering, &AcceptAll, services, &latest, stop).await.map(drop)
+        };
+        // The caller hangs up after its handshake.
+        let called = async { connect(&address, Lane::Request).await.map(drop) };
+        let both = tokio::time::timeout(HANG_TIMEOUT, async { tokio::join!(answered, called) });
+        let (_may_be_reset, called) = both.await.expect("the connection ends");
+        called.expect("node 1 is admitted");
+        assert!(latest.0.lock().is_empty());
+    }
+
+    #[test]
+    fn refusal_is_logged_again_after_10_s() {
+        let refusals = RefusalLog::default();
+        let pass = |time: Duration| {
+            for (_, at) in refusals.0.lock().iter_mut() {
+                *at = at.checked_sub(time).expect("the machine has run for longer");
+            }
+        };
+        let log = |subjects: &[&str]| {
+            subjects.iter().for_each(|subject| refusals.log(subject, "a reason"));
+            refusals.0.lock().iter().map(|(subject, _)| subject.clone()).collect::<Vec<_>>()
+        };
+        let many: Vec<String> = (1..=16).map(|subject| subject.to_string()).collect();
+        let first = log(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(first, many);
+        pass(Duration::from_secs(9));
+        assert_eq!(log(&["1", "17"]), many, "after 9 s");
+        pass(Duration::from_secs(1));
+        assert_eq!(log(&["1", "17"]), ["1", "17"], "after 10 s");
+    }
 
     #[test]
     fn refusals_of_16_subjects_are_logged() {

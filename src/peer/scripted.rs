@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -176,6 +176,24 @@ async fn questions_without_an_answer_end_a_silent_connection() {
         _ = peer.accept() => {}
     }
     assert!(silent_since.elapsed() >= CONNECT_TIMEOUT, "after {:?}", silent_since.elapsed());
+}
+
+/// The other end may have left the cluster, so no later call replaces the connection.
+#[tokio::test]
+async fn connection_that_the_peer_ends_closes_without_another_call() {
+    for lane in Lane::ALL {
+        let ((peer, address), transport) = (ScriptedPeer::listen().await, transport());
+        let first = call(&transport, &address, lane, "first", HANG_TIMEOUT);
+        let mut caller = peer.accept().await;
+        let id = caller.request("first").await;
+        caller.answer(id, "its own").await;
+        wait_for(first).await.expect("it has an answer");
+        caller.0.shutdown().await.expect("the connection is open");
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(HANG_TIMEOUT, caller.0.read_to_end(&mut rest)).await;
+        let closed = closed.unwrap_or_else(|_| panic!("{lane:?}: the node keeps its end"));
+        assert_eq!(closed.expect("it is not reset"), 0, "{lane:?}: no other frame");
+    }
 }
 
 /// The kernel takes only a part of the large request. Its caller and the next one leave, and the connection stays usable.

@@ -92,6 +92,12 @@ impl TcpTransport {
         if let Some(old) = slot.replace(connection.clone()) {
             old.close();
         }
+        // Drops the write half of the closed connection, even if no other call follows. The socket closes with it.
+        let (slot, closing) = (OwnedMutexGuard::mutex(&slot).clone(), connection.clone());
+        self.pool.tasks.spawn(async move {
+            closing.closed.cancelled().await;
+            drop(slot.lock().await.take_if(|kept| Arc::ptr_eq(kept, &closing)));
+        });
         Ok(connection)
     }
 
@@ -186,8 +192,6 @@ impl Transport for TcpTransport {
         self.pool.stop.cancel();
         self.pool.tasks.close();
         self.pool.tasks.wait().await;
-        // Drop the write halves. The readers have ended.
-        self.pool.slots.lock().clear();
     }
 }
 

@@ -144,7 +144,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let released = async {
             let is_in_use = |state: &State| state.machine.counts().held + state.machine.counts().waiting > 0;
             let mut idle = std::pin::pin!(time::sleep(IDLE_TIME));
-            while self.raft.leadership().leader.is_some() {
+            // Without a leader, the next one can still commit them.
+            loop {
                 let in_use = replica.read(is_in_use);
                 tokio::select! {
                     changed = progress.changed() => if changed.is_err() { return },

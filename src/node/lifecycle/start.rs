@@ -6,6 +6,7 @@
 //!
 //! The parts come from the data directory or from the simulation.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,10 +91,10 @@ pub enum StartError {
     /// Raft cannot restore its state from the store.
     #[error("cannot restore Raft")]
     Raft(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The node cannot read or write the file `PROMISE`.
+    /// The file `PROMISE` is damaged.
     #[error(
-        "cannot read or write the file PROMISE in the data directory. If it is damaged, remove it after the node has \
-         been down for longer than any leadership lease it was configured with"
+        "the file PROMISE in the data directory is damaged: remove it after the node has been down for longer than any \
+         leadership lease it was configured with"
     )]
     VoteLease(#[source] std::io::Error),
 }
@@ -204,8 +205,15 @@ async fn open<S: Storage, T: Transport>(
 ) -> Result<OpenNode<S, T>, StartError> {
     let (files, vote_lease) = (parts.files.clone(), parts.identity.vote_lease);
     let exchanged = blocking::<S, _>(move || vote_lease::exchange(&*files, vote_lease)).await;
-    let vote_lease_left = exchanged.map_err(StartError::VoteLease)?;
+    let vote_lease_left = exchanged.map_err(|error| vote_lease_error(&config, error))?;
     Ok(OpenNode { config, parts, lifecycle, owner, vote_lease_left })
+}
+
+fn vote_lease_error(config: &NodeConfig, error: io::Error) -> StartError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => StartError::VoteLease(error),
+        _ => StorageError::io("read or write", config.data.join(vote_lease::FILE), &error).into(),
+    }
 }
 
 impl<S: Storage, T: Transport> OpenNode<S, T> {
@@ -284,9 +292,9 @@ impl<S: Storage, T: Transport> RestoredNode<S, T> {
             inner.lifecycle.spawn(inner.clone().form(config.members.clone()));
         }
         inner.lifecycle.spawn(inner.clone().keep_feature_level());
-        inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members));
+        inner.lifecycle.spawn(inner.clone().join(known, incarnation, config.members.clone()));
         let renewed = blocking::<S, _>(move || vote_lease::renew(&*files, vote_lease)).await;
-        renewed.map_err(StartError::VoteLease)?;
+        renewed.map_err(|error| vote_lease_error(&config, error))?;
         Ok(Node { inner, owner: Some(Arc::new(owner)) })
     }
 }
@@ -305,26 +313,59 @@ impl NodeSettings {
 fn open_store(config: &NodeConfig) -> Result<Opened, StorageError> {
     let owner = storage::Identity { cluster: config.cluster.clone(), node: config.id };
     let opened = DiskStorage::open_or_create(&config.data, owner)?;
-    // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
-    let bound = Duration::from_millis(config.raft.heartbeat_interval_ms) / 2;
-    if let Ok(mut samples) = measure_fsync(&config.data, FSYNC_SAMPLES, FSYNC_LONGEST) {
-        samples.sort();
-        let slow = samples[samples.len() * 9 / 10];
-        if slow > bound {
-            tracing::warn!(
-                fsync_p90 = ?slow, bound = ?bound,
-                "this disk is slow for the timings: expect needless elections; choose longer timings in [raft]"
-            );
-        }
+    let measured = measure_fsync(&config.data, FSYNC_SAMPLES, FSYNC_LONGEST);
+    if let Some((slow, bound)) = measured.ok().and_then(|syncs| slow_syncs(&syncs, &config.raft)) {
+        tracing::warn!(
+            fsync_p90 = ?slow, bound = ?bound,
+            "this disk is slow for the timings: expect needless elections; choose longer timings in [raft]"
+        );
     }
     Ok(opened)
 }
 
+/// The 90th percentile of syncs in ascending order, and its bound, if it is above the bound.
+fn slow_syncs(syncs: &[Duration], timings: &RaftTimings) -> Option<(Duration, Duration)> {
+    // A follower syncs its disk before it acknowledges a heartbeat. The acknowledgement times out after one interval.
+    let bound = Duration::from_millis(timings.heartbeat_interval_ms) / 2;
+    let slow = syncs[syncs.len() * 9 / 10];
+    (slow > bound).then_some((slow, bound))
+}
+
 #[cfg(all(test, feature = "testing"))]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::node::NodeFailure;
     use crate::testing::Cluster;
+
+    /// A directory has the place of the file, so that it cannot be written.
+    #[tokio::test]
+    async fn start_that_cannot_write_its_promise_names_the_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = async || {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+            let node = Node::builder("test").id(1).member(1, "127.0.0.1:1", "127.0.0.1:2").data(folder.path());
+            node.peer_listener(listener).start().await
+        };
+        start().await.expect("the first start").shutdown().await;
+        std::fs::create_dir(folder.path().join("PROMISE.new")).expect("created");
+        let failed = start().await.err().expect("the file cannot be written").to_string();
+        let expected = format!("could not read or write {}: ", folder.path().join("PROMISE").display());
+        assert!(failed.starts_with(&expected), "{failed}");
+        assert!(failed.ends_with("then start the node again; nothing acknowledged is lost"), "{failed}");
+    }
+
+    #[test]
+    fn disk_is_slow_if_more_than_a_tenth_of_its_syncs_take_half_a_heartbeat_interval() {
+        let timings = RaftTimings { heartbeat_interval_ms: 80, ..RaftTimings::lan() };
+        let [fast, bound, slow] = [1, 40, 41].map(Duration::from_millis);
+        let all = |count: usize, longest: Duration| [vec![fast; 20 - count], vec![longest; count]].concat();
+        assert_eq!(slow_syncs(&all(2, slow), &timings), Some((slow, bound)));
+        assert_eq!(slow_syncs(&all(2, bound), &timings), None);
+        assert_eq!(slow_syncs(&all(1, slow), &timings), None);
+        assert_eq!(slow_syncs(&[slow], &timings), Some((slow, bound)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn raft_panic_fails_the_node() {

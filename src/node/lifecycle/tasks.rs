@@ -87,8 +87,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
             // A waiter with a new request stays in its queue. After a failed proposal the leader drops the waiter when
             // `waiter_timeout_ms` is over.
-            let left = gone.drain(..).filter(|waiter| !self.requests.waits.has(waiter));
-            join_all(left.map(leave)).await;
+            let left = gone.drain(..).filter_map(|waiter| self.requests.waits.leave(waiter, leave));
+            join_all(left).await;
         }
     }
 }

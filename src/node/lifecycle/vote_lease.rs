@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::storage::Files;
 
-const FILE: &str = "PROMISE";
+pub const FILE: &str = "PROMISE";
 const TEMPORARY: &str = "PROMISE.new";
 
 /// Durably records the vote lease length `now`. Returns the longest vote lease that may still be in force.

@@ -5,7 +5,8 @@
 //! a log entry or a snapshot. A node that crashes between the two steps forms the cluster at its next start.
 //!
 //! A lowest member that lost its disk must not form a second cluster. So it first collects answers from enough members
-//! for a majority including itself, and each of them must have an empty store.
+//! for a majority including itself, and each of them must have an empty store. It cannot know the data of a member that
+//! does not answer, so a node that has never run must not start while the lowest member has lost its disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -106,6 +106,13 @@ impl Incarnations for MemberRegistry {
     fn observe(&self, node: NodeId, incarnation: u64) {
         let is_final = self.is_final(node);
         let mut observed = self.observed.lock();
+        if is_final && observed.len() >= MAX_OBSERVED && !observed.contains_key(&node) {
+            // A node that is no member keeps no place from a member.
+            let stranger = observed.keys().copied().find(|&other| !self.is_final(other));
+            if let Some(stranger) = stranger {
+                observed.remove(&stranger);
+            }
+        }
         let has_room = observed.len() < MAX_OBSERVED;
         match observed.entry(node) {
             Entry::Vacant(first) if has_room => {
@@ -303,6 +310,35 @@ mod tests {
         let observed = known.observed.lock();
         assert_eq!((observed.len(), observed.last_key_value()), (1_024, Some((&1_024, &10_240))));
         assert_eq!(observed[&1], 10);
+    }
+
+    #[cfg(feature = "testing")]
+    #[tokio::test(start_paused = true)]
+    async fn strangers_keep_no_place_from_a_member() {
+        use crate::config::{LeaseSettings, RaftTimings};
+        use crate::testing::Cluster;
+
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let replica = cluster.node(cluster.leader().await).raft().replica().clone();
+        let formed = async {
+            while !replica.read(|state| state.is_member(3)) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), formed).await.expect("the members are in the state");
+        let known = MemberRegistry::default();
+        known.load(replica, Vec::new());
+        for stranger in 0..MAX_OBSERVED as u64 {
+            known.observe(1_000 + stranger, 1);
+        }
+        known.observe(3, 30);
+        known.observe(5_000, 50);
+        {
+            let observed = known.observed.lock();
+            let expected = (MAX_OBSERVED, Some(&30), None);
+            assert_eq!((observed.len(), observed.get(&3), observed.get(&5_000)), expected);
+        }
+        cluster.shutdown().await;
     }
 
     #[test]

@@ -118,9 +118,13 @@ impl WaitRegistry {
         WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }
     }
 
-    /// Whether a request of this node waits for this waiter.
-    pub fn has(&self, id: &WaiterId) -> bool {
-        self.waiters.lock().by_id.contains_key(id)
+    /// Calls `leave` if no request of this node waits for this waiter. Otherwise the last of its requests must remove it.
+    /// A later request registers only after the call, so a command that `leave` queues goes before its claim.
+    pub fn leave<R>(&self, id: WaiterId, leave: impl FnOnce(WaiterId) -> R) -> Option<R> {
+        let mut waiters = self.waiters.lock();
+        let Some(requests) = waiters.by_id.get_mut(&id) else { return Some(leave(id)) };
+        requests.has_left = true;
+        None
     }
 
     /// Returns all waiters of the requests of this node.
@@ -289,6 +293,16 @@ mod tests {
     }
 
     #[test]
+    fn leave_is_queued_before_a_later_request_registers() {
+        let (registry, _left) = WaitRegistry::new();
+        let id = WaiterId { name: name(), holder: holder(1) };
+        let is_locked = registry.leave(id.clone(), |_| registry.waiters.is_locked());
+        assert_eq!(is_locked, Some(true), "a request that registers now would queue its claim first");
+        let _request = registry.register(id.clone());
+        assert_eq!(registry.leave(id, drop), None, "the request still waits");
+    }
+
+    #[test]
     fn local_wait_stays_until_its_last_request_ends() {
         let waits = Arc::new(LocalWaits::default());
         let id = WaiterId { name: name(), holder: holder(1) };
@@ -326,10 +340,10 @@ mod tests {
         assert!(matches!(woken(&mut again), Some(Wake::Dropped(DropCause::Left))));
         third.queued_at(leader.index());
         assert!(woken(&mut third).is_none(), "its claim is queued after the leave in the same entry");
-        assert!(leader.registry.has(&id));
+        assert_eq!(leader.registry.ids(), [id]);
         leader.release(1);
         assert!(matches!(woken(&mut third), Some(Wake::Granted(_))));
-        assert!(!leader.registry.has(&id));
+        assert_eq!(leader.registry.ids(), []);
     }
 
     #[test]
@@ -345,7 +359,7 @@ mod tests {
         handle.queued_at(queued_at);
         let Some(Wake::Granted(lease)) = woken(&mut handle) else { panic!("the waiter was not woken") };
         assert_eq!(lease.token, leader.token);
-        assert!(!leader.registry.has(&id));
+        assert_eq!(leader.registry.ids(), []);
 
         let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(3) });
         leader.apply_all(vec![claim(3, Some(60_000)), Command::LeaveQueue { waiter: handle.id.clone() }]);

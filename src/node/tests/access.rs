@@ -188,6 +188,58 @@ async fn isolated_leader_refuses_no_holder_from_memory() {
     cluster.shutdown().await;
 }
 
+/// The cluster has given the principal more rights since.
+#[tokio::test(start_paused = true)]
+async fn isolated_follower_refuses_no_read_from_memory() {
+    let (cluster, leader, [follower, _]) = start_guarded().await;
+    let hold = |prefix: &str| {
+        let permissions = [PrefixRight { right: Right::Hold, prefix: prefix.to_owned() }].into();
+        AccessChange::SetRole { role: name("worker"), permissions }
+    };
+    change(cluster.node(leader), hold("other")).await.expect("made");
+    tokio::time::sleep(HEARTBEAT).await;
+    let caller = Caller::Token(hash(1));
+    let read = async || cluster.node(follower).request_of(&caller, stale_read(), Forward::Once).await;
+    let refused = read().await;
+    assert!(matches!(refused, Err(RequestError::Denied(Denied::Forbidden(_)))), "with a leader: {refused:?}");
+    cluster.board.isolate(follower, cluster.ids());
+    change(cluster.node(leader), hold("job")).await.expect("made");
+    tokio::time::sleep(SOON).await;
+    assert_eq!(read().await, Err(RequestError::NoLeader));
+    cluster.shutdown().await;
+}
+
+/// The request of the first principal is at another node, so the leader has none for its waiter.
+#[tokio::test(start_paused = true)]
+async fn claim_with_the_holder_id_of_another_principal_takes_no_waiter_out() {
+    let (cluster, leader, others) = start_guarded().await;
+    for wanted in [
+        AccessChange::SetPrincipal { principal: name("second"), roles: [name("worker")].into() },
+        AccessChange::AddToken { principal: name("second"), hash: hash(2), created_wall_ms: 0 },
+    ] {
+        change(cluster.node(others[0]), wanted).await.expect("made");
+    }
+    tokio::time::sleep(HEARTBEAT).await;
+    let node = cluster.node(leader).clone();
+    let holder = lease(&manager(&node));
+    holder.acquire(Wait::No).await.expect("free");
+    let Request::Acquire(claim) = claim_of("a") else { unreachable!("it is a claim") };
+    let commands = vec![Command::Acquire(claim).owned_by(name("worker"))];
+    let batch = Batch { stamp: Stamp { now: 0, wall_ms: 0 }, commands };
+    let term = node.raft().leadership().term;
+    node.raft().propose(term, Proposal::leases(&batch)).await.expect("it leads");
+    assert_eq!(queue(&node).await, ["a"]);
+    let (inner, caller) = (node.inner.clone(), Caller::Token(hash(2)));
+    let mut foreign = Box::pin(inner.execute_as_leader(&caller, claim_of("a")));
+    drop(foreign.as_mut().now_or_never());
+    drop(foreign);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(queue(&node).await, ["a"], "its place stays");
+    let refused = inner.execute_as_leader(&caller, claim_of("a")).await.map(|response| response.answer);
+    assert_eq!(refused, Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse))), "control");
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn revoked_token_reads_nowhere_after_one_heartbeat() {
     let (cluster, leader, others) = start_guarded().await;

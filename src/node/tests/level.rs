@@ -74,6 +74,31 @@ async fn level_rises_when_the_last_member_is_upgraded() {
     cluster.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn level_rises_to_that_of_the_oldest_member_and_then_further() {
+    let mut cluster = start_mixed(&[3]).await;
+    loop {
+        let leader = cluster.leader().await;
+        if leader == 1 {
+            break;
+        }
+        cluster.node(leader).transfer_leadership_to(1).await.expect("it is connected");
+    }
+    cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
+    cluster.downgrade(3, FeatureLevel::TOKEN_EXPIRY);
+    cluster.restart(3).await;
+    until_level(&cluster, FeatureLevel::TOKEN_EXPIRY).await;
+    enable(cluster.node(2)).await.expect("all members support it");
+    tokio::time::sleep(RAISE_TIMEOUT).await;
+    until_level(&cluster, FeatureLevel::TOKEN_EXPIRY).await;
+    assert_eq!(cluster.leader().await, 1, "a leader that supports more");
+    cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
+    cluster.upgrade(3);
+    cluster.restart(3).await;
+    until_level(&cluster, FeatureLevel::SUPPORTED).await;
+    cluster.shutdown().await;
+}
+
 /// Only the restarted node has the recorder. It supports the newest level.
 #[cfg(feature = "cli")]
 #[tokio::test(start_paused = true)]

@@ -55,6 +55,25 @@ async fn stopped_node_does_not_know_its_commands_in_flight() {
     assert_eq!(queued.await.expect("no panic"), Err(RequestError::ShuttingDown));
 }
 
+/// The first attempt of the node to leave the queue reaches no leader.
+#[tokio::test(start_paused = true)]
+async fn node_shutdown_during_an_election_withdraws_its_waits() {
+    let (mut cluster, leader, [follower, other]) = start().await;
+    let holder = lease(&manager(cluster.node(other)));
+    holder.acquire(Wait::No).await.expect("free");
+    let node = cluster.node(follower).clone();
+    let waiting = lease(&manager(&node));
+    let waiting = tokio::spawn(async move { waiting.acquire(Wait::UpTo(TTL)).await.map(drop) });
+    until_waiters(cluster.node(other), 1).await;
+    cluster.crash(leader).await;
+    // The leadership lease of the others is not over yet.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    node.shutdown().await;
+    let left = cluster.node(other).raft().replica().read(|state| state.machine.counts().waiting);
+    assert_eq!(left, 0, "the waiter stays in the queue");
+    waiting.abort();
+}
+
 async fn probe(url: &str, path: &str) -> (u16, serde_json::Value) {
     problem(plain_http::get(format!("{url}{path}")).await.expect("an answer")).await
 }

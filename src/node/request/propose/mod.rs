@@ -116,15 +116,19 @@ impl Proposer {
         (Proposer(shared.clone()), JobReceiver(shared))
     }
 
-    /// Proposes a command as the leader of `term`, and waits until this node has applied it.
-    pub async fn propose(&self, term: u64, command: Command) -> Result<AppliedOutcome, ProposeError> {
+    /// Queues a command as the leader of `term` at once. The future waits until this node has applied it.
+    pub fn propose(&self, term: u64, command: Command) -> impl Future<Output = Result<AppliedOutcome, ProposeError>> {
         let weight = weight(&command);
-        if weight > MAX_COMMAND_BYTES {
-            return Err(ProposeError::Refused(RequestError::TooLarge));
-        }
         let (answer, answered) = oneshot::channel();
-        self.enqueue(weight, Job { term, command, answer }).map_err(ProposeError::Refused)?;
-        answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
+        let queued = if weight > MAX_COMMAND_BYTES {
+            Err(RequestError::TooLarge)
+        } else {
+            self.enqueue(weight, Job { term, command, answer })
+        };
+        async move {
+            queued.map_err(ProposeError::Refused)?;
+            answered.await.unwrap_or_else(|_| Err(ProposeError::Unknown("the node stopped".into())))
+        }
     }
 
     fn enqueue(&self, weight: usize, job: Job) -> Result<(), RequestError> {

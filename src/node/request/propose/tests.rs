@@ -356,6 +356,13 @@ async fn command_weighs_at_most_64_kib() {
     assert_eq!(jobs.queue(|queue| queue.len(Class::Ordinary)), 1);
 }
 
+#[tokio::test]
+async fn command_is_queued_before_its_caller_waits() {
+    let (proposer, jobs) = Proposer::new();
+    let _proposed = proposer.propose(1, Command::Tick);
+    assert_eq!(jobs.queue(|queue| queue.len(Class::Urgent)), 1);
+}
+
 /// A grant without a caller would block the lease until its ttl is over. A release without a caller frees it.
 #[tokio::test]
 async fn claim_without_a_caller_is_not_proposed() {

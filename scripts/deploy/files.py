@@ -1,4 +1,4 @@
-"""Checks the Dockerfile and compose.yaml of deploy/docker. scripts/check-deploy starts it."""
+"""Checks the files of deploy/docker, deploy/kubernetes and deploy/systemd. scripts/check-deploy starts it."""
 
 import json
 import re
@@ -12,6 +12,7 @@ from dockerfile_parse import DockerfileParser
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKER = ROOT / "deploy" / "docker"
+STOPS_WITHIN = 10  # seconds, of a node
 INSTRUCTIONS = set("ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split())
 
 
@@ -63,5 +64,35 @@ def check_compose():
                 fail(f"compose.yaml: {name} has the unknown volume {source}")
 
 
+def check_kubernetes():
+    """The schema does not know that the pods can form no cluster with other values of these keys."""
+    documents = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "tenure.yaml").read_text()))
+    specs = {(each["kind"], each["metadata"]["name"]): each.get("spec") for each in documents}
+    stateful_set, budget = specs["StatefulSet", "tenure"], specs["PodDisruptionBudget", "tenure"]
+    service = specs["Service", stateful_set["serviceName"]]
+    for spec, key, expected in [
+        (stateful_set, "podManagementPolicy", "Parallel"),
+        (service, "clusterIP", "None"),
+        (service, "publishNotReadyAddresses", True),
+        (budget, "maxUnavailable", 1),
+    ]:
+        if spec.get(key) != expected:
+            fail(f"tenure.yaml: expected {key}: {expected}, found {spec.get(key)}")
+    grace = stateful_set["template"]["spec"].get("terminationGracePeriodSeconds", 0)
+    if grace <= STOPS_WITHIN:
+        fail(f"tenure.yaml: expected more than {STOPS_WITHIN} s until the end of a pod, found {grace}")
+
+
+def check_unit():
+    text = (ROOT / "deploy" / "systemd" / "tenure@.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    if set(settings.get("RestartPreventExitStatus", "").split()) != {"2", "8"}:
+        fail("tenure@.service: expected RestartPreventExitStatus=2 8: systemd must not start a removed node again")
+    if int(settings.get("TimeoutStopSec", 0)) <= STOPS_WITHIN:
+        fail(f"tenure@.service: expected a TimeoutStopSec above {STOPS_WITHIN} s, found {settings.get('TimeoutStopSec')}")
+
+
 check_dockerfile()
 check_compose()
+check_kubernetes()
+check_unit()

@@ -58,7 +58,7 @@ pub struct RightArguments {
     /// Acquire, renew, release and hand over the leases with this prefix, and read them
     #[arg(long, value_name = "PREFIX")]
     hold: Vec<String>,
-    /// Revoke the leases with this prefix, and read them
+    /// Revoke and hand over the leases of all principals with this prefix, and read them
     #[arg(long, value_name = "PREFIX")]
     operate: Vec<String>,
     /// Everything, members, backups and access control included
@@ -174,7 +174,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     };
     match format {
         Format::Json => output::json(&state),
-        Format::Table => show(&state),
+        Format::Table => shown(&state).iter().try_for_each(|line| output::line(line)),
     }
 }
 
@@ -218,30 +218,92 @@ fn list(state: &AccessControl, principal: Option<&AccessName>, format: Format) -
     }
 }
 
-fn show(state: &AccessControl) -> Result<(), Failure> {
-    output::line(if state.enabled {
-        "access control is on"
-    } else {
-        "access control is off: every client may do everything"
-    })?;
+/// The lines of a table.
+fn shown(state: &AccessControl) -> Vec<String> {
+    let first = match state.enabled {
+        true => "access control is on",
+        false => "access control is off: every client may do everything",
+    };
+    let mut lines = vec![first.to_owned()];
     let right = |permission: &Permission| match permission.right {
         Right::Admin => "admin".to_owned(),
         right => format!("{} {:?}", right.as_str(), permission.prefix),
     };
     for role in &state.roles {
         let rights: Vec<String> = role.permissions.iter().map(right).collect();
-        output::line(&format!("role {}: {}", role.name, or_none(&rights)))?;
+        lines.push(format!("role {}: {}", role.name, or_none(&rights)));
     }
     for principal in &state.principals {
-        output::line(&format!("principal {}: roles {}", principal.name, or_none(&principal.roles)))?;
+        lines.push(format!("principal {}: roles {}", principal.name, or_none(&principal.roles)));
         for token in &principal.tokens {
             let end = token.expires_at.map_or(String::new(), |at| format!(", expires {at}"));
-            output::line(&format!("  token {}, created {}{end}", token.id, token.created_at))?;
+            lines.push(format!("  token {}, created {}{end}", token.id, token.created_at));
         }
     }
-    Ok(())
+    lines
 }
 
 fn or_none(words: &[String]) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn parse(line: &str) -> Command {
+        Line::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}")).command
+    }
+
+    #[test]
+    fn role_has_each_prefix_of_the_command_line() {
+        let line = "auth role set r --hold a/ --hold b/ --read c/ --read d/ --operate e/ --operate f/ --admin";
+        let Command::Role(RoleCommand::Set { rights, .. }) = parse(line) else { panic!("a role") };
+        let expected = [
+            (Right::Read, "c/"),
+            (Right::Read, "d/"),
+            (Right::Hold, "a/"),
+            (Right::Hold, "b/"),
+            (Right::Operate, "e/"),
+            (Right::Operate, "f/"),
+            (Right::Admin, ""),
+        ];
+        assert_eq!(rights.permissions(), expected.map(|(right, prefix)| Permission::new(right, prefix)));
+        let Command::Role(RoleCommand::Set { rights, .. }) = parse("auth role set r") else { panic!("a role") };
+        assert!(rights.permissions().is_empty());
+    }
+
+    #[test]
+    fn status_shows_roles_principals_and_tokens() {
+        let json = r#"{"enabled":true,
+            "roles":[{"name":"admin","permissions":[{"right":"admin","prefix":""}]},{"name":"empty","permissions":[]},
+                {"name":"worker","permissions":[{"right":"read","prefix":""},{"right":"hold","prefix":"jobs/"}]}],
+            "principals":[{"name":"ci","roles":["admin","worker"],"tokens":[
+                {"id":"0123456789abcdef","created_at":"2026-01-31T12:00:00.000Z"},
+                {"id":"fedcba9876543210","created_at":"2026-01-31T13:00:00.000Z","expires_at":"2026-02-01T13:00:00.000Z"}]},
+                {"name":"guest","roles":[],"tokens":[]}]}"#;
+        let mut state: AccessControl = serde_json::from_str(json).expect("a state");
+        let expected = [
+            "access control is on",
+            "role admin: admin",
+            "role empty: none",
+            r#"role worker: read "", hold "jobs/""#,
+            "principal ci: roles admin, worker",
+            "  token 0123456789abcdef, created 2026-01-31T12:00:00.000Z",
+            "  token fedcba9876543210, created 2026-01-31T13:00:00.000Z, expires 2026-02-01T13:00:00.000Z",
+            "principal guest: roles none",
+        ];
+        assert_eq!(shown(&state), expected);
+        state.enabled = false;
+        assert_eq!(shown(&state)[0], "access control is off: every client may do everything");
+        assert_eq!(shown(&state)[1..], expected[1..]);
+    }
 }

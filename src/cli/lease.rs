@@ -378,7 +378,7 @@ async fn explain(name: &LeaseName, holder: Option<&HolderId>, read: &ReadArgumen
     read.show_age(&remote);
     match read.client.output {
         Format::Json => output::json(&explanation),
-        Format::Table => output::line(&format!("{name}: {}", explanation.summary)),
+        Format::Table => output::line(&format!("{name}: {}", output::one_line(&explanation.summary))),
     }
 }
 

@@ -148,10 +148,24 @@ mod tests {
 
     use axum::Router;
     use axum::http::StatusCode;
+    use clap::Parser;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::api::Problem;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    #[test]
+    fn replacement_waits_10_minutes_by_default() {
+        let line = CommandLine::try_parse_from(["member", "replace", "1", "--with", "4"]).expect("it is complete");
+        let Command::Replace { old, with, within, .. } = line.command else { panic!("another command") };
+        assert_eq!((old, with, within), (1, 4, Duration::from_secs(600)));
+    }
 
     /// A leader that refuses each change, with these codes in turn and each time with another detail. Also returns the
     /// number of requests.

@@ -76,14 +76,37 @@ pub fn leases(leases: &[LeaseInfo]) -> Result<(), Failure> {
     table(&headings, leases.iter().map(row))
 }
 
+/// Text of another client, on one line: a terminal must not execute its control characters.
+pub fn one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// Formats a transition as one line of text.
 pub fn transition(event: &Event) -> String {
     let Event { at, name, holder, token, .. } = event;
     let mut words = format!("{at}  {:<11}  {name}  {holder}  token {token}", event.event.as_str());
     match (event.event, &event.reason, &event.to) {
-        (EventKind::Revoked, Some(reason), _) if !reason.is_empty() => words.push_str(&format!("  because: {reason}")),
+        (EventKind::Revoked, Some(reason), _) if !reason.is_empty() => {
+            words.push_str(&format!("  because: {}", one_line(reason)));
+        }
         (EventKind::HandedOver, _, Some(to)) => words.push_str(&format!("  to {to}")),
         _ => {}
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_a_revoke_stays_on_its_line() {
+        let json = r#"{"event":"revoked","index":12,"part":0,"name":"jobs","holder":"h","token":"7",
+            "reason":"it's \"stuck\"\n2026-01-31  granted\u001b[2J\u0085é","at":"2026-01-31T12:00:00.000Z"}"#;
+        let shown = transition(&serde_json::from_str(json).expect("an event"));
+        assert!(!shown.chars().any(char::is_control), "{shown:?}");
+        let reason = shown.split_once("  because: ").expect("a reason").1;
+        assert_eq!(reason, r#"it's "stuck"\n2026-01-31  granted\u{1b}[2J\u{85}é"#);
+    }
 }

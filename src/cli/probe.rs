@@ -104,7 +104,7 @@ async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result
         // The process has accepted the connection and then ended it: for example, a certificate has expired, or the node
         // has too many connections. A restart would help against neither.
         (Err(error), Check::Live) => {
-            eprintln!("{at}: the node is alive, but refused the request: {error}");
+            message!("{at}: the node is alive, but refused the request: {error}");
             return Ok(());
         }
         (Err(error), Check::Ready) => return Err(format!("{at}: {error}")),
@@ -117,7 +117,7 @@ async fn ask(entry: &NodeEntry, check: Check, tls: Option<&ClientTls>) -> Result
     let why = problem.map_or_else(|| status.to_string(), |problem| problem.detail);
     match check {
         Check::Live if !has_failed => {
-            eprintln!("{at}{path}: the node is alive, but refused the request: {why}");
+            message!("{at}{path}: the node is alive, but refused the request: {why}");
             Ok(())
         }
         Check::Live | Check::Ready => Err(format!("{at}{path}: {why}")),

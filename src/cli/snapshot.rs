@@ -78,7 +78,7 @@ pub struct Restore {
     /// Grant no lease for this time: the longest ttl and lock delay that the lost cluster can have granted
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", required_unless_present = "holders_stopped")]
     grant_after: Option<Duration>,
-    /// All holders of the lost cluster have stopped: grant leases at once
+    /// All holders of the lost cluster have stopped: grant leases at once, except during a lock delay of the backup
     #[arg(long, conflicts_with = "grant_after")]
     holders_stopped: bool,
     /// The highest token that the lost cluster can have granted, if the clock cannot tell
@@ -171,13 +171,18 @@ fn show(info: &BackupInfo, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         return output::json(info);
     }
+    output::table(&["BACKUP", ""], rows(info).into_iter().map(|(label, value)| vec![label.to_owned(), value]))
+}
+
+/// The rows of a table.
+fn rows(info: &BackupInfo) -> [(&'static str, String); 10] {
     let state = match (info.current, info.stale_ms) {
         (true, _) => "current".to_owned(),
         (false, Some(ms)) => format!("at most {} old", duration::show(ms)),
         (false, None) => "of unknown age".to_owned(),
     };
     let members: Vec<String> = info.members.iter().map(ToString::to_string).collect();
-    let rows = [
+    [
         ("CLUSTER", info.cluster_id.clone()),
         ("WRITTEN", format!("{} by node {}", info.at, info.node)),
         ("STATE", state),
@@ -188,8 +193,7 @@ fn show(info: &BackupInfo, format: Format) -> Result<(), Failure> {
         ("HELD", info.held.to_string()),
         ("WAITING", info.waiting.to_string()),
         ("BYTES", info.bytes.to_string()),
-    ];
-    output::table(&["BACKUP", ""], rows.into_iter().map(|(label, value)| vec![label.to_owned(), value]))
+    ]
 }
 
 impl From<BackupError> for Failure {
@@ -208,5 +212,47 @@ impl From<RestoreError> for Failure {
             error @ (RestoreError::Storage(_) | RestoreError::State(_)) => Failure::Other(anyhow!(error)),
             error => Failure::Usage(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Timestamp;
+
+    #[test]
+    fn table_shows_the_content_and_the_age_of_a_backup() {
+        let mut info = BackupInfo {
+            cluster_id: "prod".to_owned(),
+            node: 2,
+            term: 3,
+            applied: 40,
+            cluster_time_ms: 5_000,
+            at: Timestamp::from_millis(0),
+            current: true,
+            stale_ms: None,
+            members: vec![1, 2, 5],
+            names: 60,
+            held: 7,
+            waiting: 8,
+            bytes: 900,
+        };
+        let expected = [
+            ("CLUSTER", "prod"),
+            ("WRITTEN", "1970-01-01T00:00:00.000Z by node 2"),
+            ("STATE", "current"),
+            ("TERM", "3"),
+            ("APPLIED", "40"),
+            ("MEMBERS", "1, 2, 5"),
+            ("NAMES", "60"),
+            ("HELD", "7"),
+            ("WAITING", "8"),
+            ("BYTES", "900"),
+        ];
+        assert_eq!(rows(&info), expected.map(|(label, value)| (label, value.to_owned())));
+        info.current = false;
+        assert_eq!(rows(&info)[2].1, "of unknown age");
+        info.stale_ms = Some(1_500);
+        assert_eq!(rows(&info)[2].1, format!("at most {} old", duration::show(1_500)));
     }
 }

@@ -18,6 +18,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::failure::Failure;
 use super::output;
+use crate::access::AccessName;
 use crate::config::{Config, NodeEntry};
 use crate::tls::{client_uri, node_uri};
 
@@ -185,12 +186,13 @@ fn client_params(config: &Config, name: &str) -> Result<CertificateParams, Failu
     Ok(params)
 }
 
-/// Parses the name of a client, which is also the name of its files.
+/// Parses the name of a client, which is also the name of its files and of its principal.
 fn client_name(text: &str) -> Result<String, String> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let is_used = text == "ca" || text.starts_with("node-") || text.starts_with('.');
-    if text.is_empty() || text.len() > 64 || !text.chars().all(is_valid) || is_used {
-        return Err("expected 1 to 64 letters, digits, '.', '_' and '-', and neither `ca` nor `node-…`".to_owned());
+    let is_used = text == "ca" || text.starts_with("node-");
+    if AccessName::new(text).is_err() || !text.chars().all(is_valid) || is_used {
+        let expected = "expected 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit";
+        return Err(format!("{expected}, and neither `ca` nor `node-…`"));
     }
     Ok(text.to_owned())
 }
@@ -242,6 +244,8 @@ fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
+    use x509_parser::extensions::{GeneralName, ParsedExtension};
+
     use super::*;
 
     fn config(folder: &Path) -> Config {
@@ -267,6 +271,79 @@ mod tests {
         std::fs::copy(other.join("ca.key"), ca.join("ca.key")).expect("copied");
         let Err(Failure::Other(why)) = Ca::load(&ca).map(drop) else { panic!("the key belongs to another CA") };
         assert!(why.to_string().ends_with("ca.pem"), "{why}");
+    }
+
+    /// A certificate of `tls init`.
+    fn read(dir: &Path, name: &str) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(dir.join(name)).expect("a certificate")
+    }
+
+    fn parse<'a>(certificate: &'a CertificateDer<'_>) -> X509Certificate<'a> {
+        X509Certificate::from_der(certificate).expect("valid").1
+    }
+
+    #[test]
+    fn ca_is_valid_for_3650_days_and_certificates_for_365() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let now = OffsetDateTime::now_utc().unix_timestamp();
+        init(folder.path(), &config(folder.path()), &[]).expect("a new folder");
+        for (name, days) in [("ca.pem", 3_650), ("node-1.pem", 365), ("client.pem", 365)] {
+            let certificate = read(folder.path(), name);
+            let validity = parse(&certificate).validity().clone();
+            let (begin, end) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+            assert!(begin <= now - 3_000, "{name}: clocks differ, and it begins at {begin}, {now} now");
+            let over = end - (now + days * 86_400);
+            assert!((-1..=300).contains(&over), "{name}: {days} days and {over} s");
+        }
+    }
+
+    #[test]
+    fn certificates_name_the_key_of_their_ca() {
+        let folder = tempfile::tempdir().expect("a folder");
+        init(folder.path(), &config(folder.path()), &[]).expect("a new folder");
+        let ca = read(folder.path(), "ca.pem");
+        let own = parse(&ca).extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_owned()),
+            _ => None,
+        });
+        assert!(own.is_some(), "the CA names its key");
+        for name in ["node-1.pem", "client.pem"] {
+            let certificate = read(folder.path(), name);
+            let key_of_ca = parse(&certificate).extensions().iter().find_map(|it| match it.parsed_extension() {
+                ParsedExtension::AuthorityKeyIdentifier(ca) => Some(ca.key_identifier.as_ref()?.0.to_owned()),
+                _ => None,
+            });
+            assert_eq!(key_of_ca, own, "{name}");
+        }
+    }
+
+    #[test]
+    fn issued_certificate_of_a_node_has_the_hosts_of_the_option() {
+        let folder = tempfile::tempdir().expect("a folder");
+        init(folder.path(), &config(folder.path()), &[]).expect("a new folder");
+        let (node, client) = (Some(1), None);
+        let (dir, config) = (folder.path().to_owned(), folder.path().join("cluster.toml"));
+        let hosts = vec!["leases.example.net".to_owned()];
+        run(Command::Issue { dir, node, config, client, hosts }).map_err(|why| why.message()).expect("issued");
+        let certificate = read(folder.path(), "node-1.pem");
+        let certificate = parse(&certificate);
+        let names = certificate.subject_alternative_name().expect("valid").expect("names").value;
+        for host in ["localhost", "leases.example.net"] {
+            assert!(names.general_names.contains(&GeneralName::DNSName(host)), "{host}: {:?}", names.general_names);
+        }
+    }
+
+    #[test]
+    fn client_has_the_name_of_a_principal_and_of_no_other_certificate() {
+        let longest = "a".repeat(64);
+        for good in ["a", "7", "backup-job", "Nightly.2_b", "cab", "node", &longest] {
+            assert_eq!(client_name(good).as_deref(), Ok(good));
+            assert!(AccessName::new(good).is_ok(), "{good}");
+        }
+        let too_long = "a".repeat(65);
+        for bad in ["", "ca", "node-1", "node-x", ".a", "_ci", "-ci", "a/b", "..", "a b", "ci@host", &too_long] {
+            assert!(client_name(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -111,13 +111,19 @@ pub fn node_files(config: &Config, node: NodeId, now: i64) -> Option<Finding> {
 /// Judges a certificate whose key belongs to it.
 fn file(name: &str, inspected: &Inspected, cert: &Path, key: &Path, now: i64) -> Finding {
     let (status, expiry) = expiry(inspected.expires, now);
-    let finding = judged(name, inspected, status, format!("{} {expiry}", cert.display()));
-    match finding.status {
-        Status::Ok if is_open(key) => {
-            let facts = format!("other users can read or write {}; {}", key.display(), finding.facts);
-            Finding::warning(name, facts, format!("run `chmod 600 {}`", key.display()))
-        }
-        _ => finding,
+    with_key(judged(name, inspected, status, format!("{} {expiry}", cert.display())), key)
+}
+
+/// The finding about a certificate, or a warning, with the fact that others can read its key.
+fn with_key(finding: Finding, key: &Path) -> Finding {
+    if !is_open(key) {
+        return finding;
+    }
+    let facts = format!("other users can read or write {}; {}", key.display(), finding.facts);
+    let close = format!("run `chmod 600 {}`", key.display());
+    match finding.advice {
+        None => Finding::warning(finding.name, facts, close),
+        Some(advice) => Finding::new(finding.status, finding.name, facts, format!("{close}, and {advice}")),
     }
 }
 
@@ -125,14 +131,14 @@ fn is_open(key: &Path) -> bool {
     std::fs::metadata(key).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0)
 }
 
-/// Checks the certificate that this client presents. Only servers need a chain to `tls.ca`.
-pub fn client_file(cert: &Path, now: i64) -> Finding {
+/// Checks the certificate that this client presents, and its key. Only servers need a chain to `tls.ca`.
+pub fn client_file(cert: &Path, key: &Path, now: i64) -> Finding {
     let name = "certificate.client";
     match Inspector::new(Some(cert), None).and_then(|inspector| inspector.file(cert)) {
         Ok(inspected) => {
             let (status, expiry) = expiry(inspected.expires, now);
             let facts = format!("{} {expiry}; names {}", cert.display(), names(&inspected));
-            judged(name, &Inspected { untrusted: None, ..inspected }, status, facts)
+            with_key(judged(name, &Inspected { untrusted: None, ..inspected }, status, facts), key)
         }
         Err(error) => Finding::problem(name, message(error), "correct --cert and --key"),
     }
@@ -140,10 +146,12 @@ pub fn client_file(cert: &Path, now: i64) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::time::Duration;
 
     use super::super::probe::ProbeTarget;
     use super::*;
+    use crate::tls::tests::Authority;
 
     const NOW: i64 = 1_700_000_000;
     const DAY: i64 = DAY_SECONDS;
@@ -205,5 +213,46 @@ mod tests {
             file("certificate.files", &inspected(99 * DAY, "u"), Path::new("cert"), &key, NOW).status
         };
         assert_eq!([status(0o640), status(0o644)], [Status::Ok, Status::Warning]);
+    }
+
+    /// The files of a client certificate whose key has this mode, with the end of the validity.
+    fn of_client(authority: &Authority, mode: u32) -> (PathBuf, PathBuf, i64) {
+        authority.issue("a", 1, 2040);
+        let (cert, key) = (authority.path("node-1.pem"), authority.path("node-1.key"));
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("own file");
+        let inspected = Inspector::new(Some(&cert), None).and_then(|inspector| inspector.file(&cert));
+        (cert, key, inspected.expect("a certificate").expires)
+    }
+
+    #[test]
+    fn expired_certificate_of_the_client_is_a_problem() {
+        let authority = Authority::new();
+        let (cert, key, expires) = of_client(&authority, 0o600);
+        let status = |left| client_file(&cert, &key, expires - left).status;
+        assert_eq!([status(30 * DAY), status(30 * DAY - 1)], [Status::Ok, Status::Warning]);
+        assert_eq!([status(7 * DAY - 1), status(0)], [Status::Problem; 2]);
+    }
+
+    #[test]
+    fn key_of_the_client_that_others_can_read_is_a_warning() {
+        let authority = Authority::new();
+        let (cert, key, expires) = of_client(&authority, 0o644);
+        let finding = client_file(&cert, &key, expires - 99 * DAY);
+        assert_eq!(finding.status, Status::Warning, "{finding:?}");
+        assert!(finding.facts.starts_with("other users can read or write"), "{finding:?}");
+    }
+
+    #[test]
+    fn certificate_that_ends_soon_does_not_hide_an_open_key() {
+        let authority = Authority::new();
+        let (cert, key, expires) = of_client(&authority, 0o644);
+        for (left, status) in [(29 * DAY, Status::Warning), (DAY, Status::Problem)] {
+            let inspected = Inspected { expires, ..inspected(0, "u") };
+            let finding = file("certificate.files", &inspected, &cert, &key, expires - left);
+            assert_eq!(finding.status, status, "{finding:?}");
+            assert!(finding.facts.contains("other users can read or write"), "{finding:?}");
+            let advice = finding.advice.expect("it is no success");
+            assert!(advice.contains("chmod 600") && advice.contains("replace it"), "{advice}");
+        }
     }
 }

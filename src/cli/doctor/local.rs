@@ -55,35 +55,45 @@ fn without_source(message: &str) -> String {
     message.lines().filter(|line| !is_source(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// The checks of the files and disks of this machine.
-pub fn checks(config: Option<&Config>, node: Option<NodeId>, arguments: &CredentialArguments) -> Vec<Finding> {
+/// The checks of the files and disks of this machine. The probe of a disk begins no sync after `limit`.
+pub fn checks(
+    config: Option<&Config>,
+    node: Option<NodeId>,
+    arguments: &CredentialArguments,
+    limit: Duration,
+) -> Vec<Finding> {
     let now = certificate::now();
-    let own = arguments.cert.as_deref().map(|cert| certificate::client_file(cert, now));
+    let files_of_client = arguments.cert.as_deref().zip(arguments.key.as_deref());
+    let own = files_of_client.map(|(cert, key)| certificate::client_file(cert, key, now));
     let mut findings: Vec<Finding> = own.into_iter().collect();
     let Some((config, entry)) = config.and_then(|config| Some((config, config.node(node?)?))) else {
         return findings;
     };
     findings.extend(certificate::node_files(config, entry.id, now));
-    findings.extend(disk(&entry.data, &config.raft));
+    findings.extend(disk(&entry.data, &config.raft, limit));
     findings.extend(config.backup.as_ref().map(|backup| space("disk.backup", &backup.dir)));
     findings.push(files(open_files::maximum(), config.http.max_connections));
     findings
 }
 
 /// The checks of the data directory. They take no lock.
-fn disk(data: &Path, timings: &RaftTimings) -> [Finding; 2] {
-    [sync(data, timings), space("disk.space", data)]
+fn disk(data: &Path, timings: &RaftTimings, limit: Duration) -> [Finding; 2] {
+    [sync(data, timings, limit), space("disk.space", data)]
 }
 
-fn sync(data: &Path, timings: &RaftTimings) -> Finding {
+/// How long the probe of a disk begins syncs.
+fn probe_time(timings: &RaftTimings, limit: Duration) -> Duration {
+    Duration::from_millis(timings.election_timeout_max_ms.max(1_000)).min(limit)
+}
+
+fn sync(data: &Path, timings: &RaftTimings, limit: Duration) -> Finding {
     let name = "disk.sync";
     // The first start refuses a directory with other files.
     if !data.join("TENURE").exists() {
         let facts = format!("{} has no data of a node", data.display());
         return Finding::unknown(name, facts, "start the node, and repeat this as the user of the node");
     }
-    let longest = Duration::from_millis(timings.election_timeout_max_ms.max(1_000));
-    match measure_fsync(data, SYNCS, longest) {
+    match measure_fsync(data, SYNCS, probe_time(timings, limit)) {
         Ok(times) => synced(&times, timings),
         Err(error) => Finding::unknown(name, error.to_string(), "repeat this as the user of the node"),
     }
@@ -160,6 +170,14 @@ mod tests {
     }
 
     #[test]
+    fn probe_of_a_disk_ends_within_the_timeout_of_a_step() {
+        let limit = Duration::from_secs(2);
+        assert_eq!(probe_time(&RaftTimings::lan(), limit), Duration::from_secs(1));
+        assert_eq!(probe_time(&RaftTimings::wan(), limit), limit);
+        assert_eq!(probe_time(&RaftTimings::lan(), limit / 4), limit / 4);
+    }
+
+    #[test]
     fn free_space_is_a_warning_below_1_gib() {
         let status = |bytes, inodes| free("disk.space", Path::new("/"), bytes, inodes).status;
         assert_eq!([status(LOW_SPACE, None), status(LOW_SPACE, Some(1_000))], [Status::Ok; 2]);
@@ -178,7 +196,7 @@ mod tests {
     #[test]
     fn probe_leaves_directories_without_a_node_alone() {
         let dir = tempfile::tempdir().expect("a folder");
-        let status = || sync(dir.path(), &RaftTimings::lan()).status;
+        let status = || sync(dir.path(), &RaftTimings::lan(), Duration::MAX).status;
         assert_eq!(status(), Status::Unknown);
         assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0);
         std::fs::write(dir.path().join("TENURE"), "").expect("writable");

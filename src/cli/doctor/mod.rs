@@ -32,7 +32,7 @@ use access::ClientAccess;
 use finding::Finding;
 use probe::{ListenerKind, ProbeTarget, Reached, reach_all};
 
-/// The checks of this machine may use this many timeouts: they read files and sync a disk.
+/// The checks of this machine may use this many timeouts: they read files, and sync a disk for one timeout.
 const LOCAL_TIMEOUTS: u32 = 2;
 
 #[derive(Args)]
@@ -91,7 +91,7 @@ async fn examine(arguments: Arc<Arguments>) -> Vec<Finding> {
 
     let (given, of_file) = (arguments.clone(), config.clone());
     let here = blocking(limit * LOCAL_TIMEOUTS, "this_machine", move || {
-        local::checks(of_file.as_deref(), given.node, &given.credentials)
+        local::checks(of_file.as_deref(), given.node, &given.credentials, limit)
     });
     let (here, reached) = tokio::join!(here, reach_cluster(&arguments, config.as_deref(), &access));
     findings.extend(here.unwrap_or_else(|late| vec![late]));

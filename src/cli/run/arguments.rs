@@ -186,6 +186,12 @@ mod tests {
     }
 
     #[test]
+    fn wait_is_at_most_24_hours() {
+        assert_eq!(read_wait("24h"), Ok(Wait::UpTo(Duration::from_secs(24 * 60 * 60))));
+        assert!(read_wait("24h1ms").is_err_and(|why| why.contains("maximum of 24 hours")));
+    }
+
+    #[test]
     fn grace_and_kill_margin_follow_the_ttl() {
         let ms = Duration::from_millis;
         let (grace, ttl) = (|grace| Some(ms(grace)), |ttl| Some(ms(ttl)));

@@ -54,7 +54,7 @@ late writes.
 
 Signals: TERM, INT, HUP, QUIT, USR1 and USR2 are forwarded to the command, which has its own process group. If stdin \
 is a terminal, the command stays in the process group of this process, so that it can read from the terminal and gets \
-Ctrl-C and Ctrl-Z directly. Ctrl-Z also stops the renewals: without `fg` in time, the command is killed and the lease \
+Ctrl-C and Ctrl-Z directly. Then only TERM, USR1 and USR2 are forwarded, until the command exits. Ctrl-Z also stops the renewals: without `fg` in time, the command is killed and the lease \
 is lost.
 
 Exit codes:

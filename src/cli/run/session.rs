@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal};
 
 use super::arguments::Plan;
 use super::codes;
+use super::descendants;
 use super::forwarded::{ForwardedSignals, is_from_terminal};
 use super::guarded::{GuardianHandle, terminal_group};
 use super::messages::{Deadlines, GuardianReport, Instruction};
@@ -166,6 +167,8 @@ impl<'a> Supervisor<'a> {
         let mut states = self.lease.states();
         let mut is_lost = false;
         loop {
+            // The guardian of an earlier leadership, which ended after its last report.
+            descendants::reap(|_, _| {});
             let pause = self.pause();
             let sent = tokio::select! {
                 report = self.guardian.report() => match self.handle_report(report) {
@@ -296,4 +299,21 @@ enum AfterReport {
     Continue,
     Return(End),
     GuardianDied,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Problem;
+
+    #[test]
+    fn only_a_lease_that_is_not_granted_in_time_exits_with_124() {
+        let code_of = |code| code_of(&CallError::Refused(Box::new(Problem::new(code, "why"))));
+        for code in [Code::Held, Code::LockDelay, Code::WaitTimeout, Code::WaitAbandoned] {
+            assert_eq!(code_of(code), codes::NOT_ACQUIRED, "{code:?}");
+        }
+        for code in [Code::Invalid, Code::Forbidden, Code::QueueFull] {
+            assert_eq!(code_of(code), codes::FAILED, "{code:?}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ import time
 
 import cluster
 from browser import BINARY, PageTest, shared
-from proxy import ASSETS, Proxy
+from proxy import ASSETS, NO_LEADER, Intercepted, Proxy, answer, refuse
 
 
 class Guarded(cluster.Cluster):
@@ -190,6 +190,8 @@ class Access(PageTest):
     def test_sign_out_leaves_no_data_in_the_document(self):
         self.sign_in(self.cluster.root)
         self.wait_row("team/a", "Active")
+        self.fill("#prefix", "team/a")
+        self.fill("#holder", "worker-1")
         self.wait_text("#own-node", "answers this page")
         self.script("location.hash = '#lease/team%2Fa'")
         self.wait_text("#summary", "Held by worker-1")
@@ -204,6 +206,7 @@ class Access(PageTest):
         for secret in ("team/a", "other/b", "worker-1", "Node 1", "ui-test", "127.0.0.1"):
             self.assertNotIn(secret, texts)
         self.assertEqual(self.find("#token").get_attribute("autocomplete"), "off")
+        self.assertNotIn("team", self.driver.current_url)
 
     def test_each_path_of_an_origin_has_its_own_token(self):
         proxy = TwoPaths(self.cluster.url)
@@ -222,6 +225,49 @@ class Access(PageTest):
         self.wait_text("#login-error", "Authorization")
         self.assertTrue(self.find("#login").is_displayed())
         self.assertFalse(self.find("#board").is_displayed())
+
+    def test_form_tells_if_the_node_cannot_check_the_token(self):
+        answers = [
+            ("no leader", lambda handler: refuse(handler, NO_LEADER)),
+            ("status 502", lambda handler: answer(handler, 502, "text/plain", b"the node does not answer") or True),
+        ]
+        take = lambda handler, path: path.startswith("/v1/cluster") and armed and armed[0](handler)
+        armed = []
+        proxy = Intercepted(self.cluster.url, take)
+        self.addCleanup(proxy.stop)
+        self.open(proxy.url, ready=False)
+        self.wait_visible("#token")
+        for detail, refusal in answers:
+            armed[:] = [refusal]
+            self.enter(self.cluster.root)
+            self.wait_text("#login-error p", detail)
+            self.assertEqual(self.text("#login-error strong"), "The node cannot check this token")
+
+    def test_late_refusal_of_an_earlier_token_does_not_sign_out(self):
+        created = self.cluster.create_token("reader")
+        self.sign_in(created["token"])
+        self.wait_row("other/b", "Active")
+        # One request of the first token waits. Its own time limit must not end it.
+        self.script("""
+            const send = window.fetch;
+            window.fetch = async (url, options) => {
+                if (!String(url).includes("v1/leases?") || window.release) return send(url, options);
+                await new Promise((release) => (window.release = release));
+                const response = await send(url, { ...options, signal: undefined });
+                window.late = response.status;
+                return response;
+            };
+        """)
+        self.wait(lambda: self.script("return window.release !== undefined"), "a request that waits")
+        self.cluster.call("DELETE", f"/v1/access/tokens/{created['id']}")
+        self.wait_text("#login-error", "You are signed out")
+        self.enter(self.cluster.root)
+        self.wait_row("other/b", "Active")
+        self.script("window.release()")
+        self.wait(lambda: self.script("return window.late") == 401, "the late answer")
+        time.sleep(0.5)
+        self.assertFalse(self.find("#login").is_displayed())
+        self.assertEqual(self.script("return sessionStorage.length"), 1)
 
     def test_revoked_token_returns_to_the_form(self):
         created = self.cluster.create_token("reader")

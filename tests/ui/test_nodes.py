@@ -1,6 +1,7 @@
 """The table of the nodes, with answers of the cluster that a test makes."""
 
 import copy
+import datetime
 import json
 
 import cluster
@@ -57,6 +58,37 @@ class Nodes(PageTest):
             """return [...document.querySelectorAll("#node-rows button:not([hidden])")].map((button) => button.getAttribute("aria-label"))"""
         )
         self.assertEqual(buttons, [f"Make node {number} the leader" for number in (2, 3, 4, 5)], "only followers can lead")
+
+    def test_certificates_warn_30_days_before_their_end(self):
+        now = datetime.datetime.fromisoformat(self.status["clock"]["wall"].replace("Z", "+00:00"))
+        members = copy.deepcopy(self.status["members"])
+        for member, days in zip(members, (-1, 29, 31)):
+            expires = now + datetime.timedelta(days=days, hours=12, minutes=30)
+            member["certificate_expires_at"] = expires.isoformat().replace("+00:00", "Z")
+        self.status = {**self.status, "members": members}
+        certificates = """return [...document.querySelectorAll("#node-rows .certificate")].slice(0, 3)
+            .map((cell) => [cell.textContent, cell.classList.contains("warning")]);"""
+        expected = [["✕ expired", True], ["▲ 29d 12h left", True], ["31d 12h left", False]]
+        self.wait(lambda: self.script(certificates) == expected, f"the certificates are {expected}")
+
+    def test_time_of_a_sync_is_the_average_since_the_last_poll(self):
+        metric = "tenure_storage_sync_seconds"
+        texts = [
+            "".join(f"{metric}_sum{labels} {sum}\n{metric}_count{labels} {count}\n" for labels, sum, count in series)
+            for series in ([("", 0.03, 6), ('{disk="b"}', 0.02, 4)], [("", 0.06, 14), ('{disk="b"}', 0.04, 6)])
+        ]
+        shown = self.driver.execute_async_script(
+            """const [texts, done] = arguments;
+               const headers = { "x-tenure-node": "2" };
+               const api = { send: async (path) => new Response(path === "metrics" ? texts.shift() : "", { headers }) };
+               import(new URL("ui/nodes.js", location.href.split("#")[0]).href).then(async ({ OwnNode }) => {
+                   const own = new OwnNode(api);
+                   done([await own.poll(), await own.poll()]);
+               });""",
+            texts,
+        )
+        ready = "Node 2 answers this page and is ready."
+        self.assertEqual(shown, [ready, f"{ready} Disk: 5 ms for a sync on average."])
 
     def test_changes_of_members_are_in_the_table_and_in_the_timeline(self):
         self.wait(lambda: len(self.table()) == len(MEMBERS), "all members are in the table")

@@ -44,10 +44,16 @@ class Operator(PageTest):
         self.wait_text("#summary", "Held by worker-2")
 
     def test_holder_with_the_form_of_a_time_is_shown_as_it_is(self):
-        holder = "backup-2026-01-02T101112Z"
-        cluster.acquire(self.url, "nightly", holder)
-        self.open(self.url, "#lease/nightly")
-        self.wait_text("#summary", f"Held by {holder}")
+        self.open(self.url)
+        for name, holder in (
+            ("backup", "backup-2026-01-02T10:11:12Z"),
+            ("probe", "probe 60000 ms"),
+            ("nightly", "backup-2026-01-02T101112Z"),
+        ):
+            cluster.acquire(self.url, name, holder)
+            self.script("location.hash = `#lease/${arguments[0]}`", name)
+            self.wait_text("#summary", f"Held by {holder} since")
+            self.assertRegex(self.text("#summary"), r"since \d+ \w+ \d{4}, [\d:]+, expires in \d+m")
         self.click("#revoke")
         self.fill("#reason", "too slow")
         self.click("dialog .danger")

@@ -72,6 +72,65 @@ class Outages(PageTest):
         self.wait_text("#connection-text", "Live")
         self.assertFalse(self.find("#banner").is_displayed())
 
+    def test_past_events_are_shown_from_the_oldest_that_the_node_keeps(self):
+        cluster.acquire(self.upstream, "0-past", "worker-1")
+        cluster.change(self.upstream, "DELETE", "/v1/leases/0-past?reason=too+slow")
+        granted = cluster.request(self.upstream, "GET", "/v1/leases/0-past/history")["transitions"][-2]["index"]
+        compacted = {"title": "Compacted", "status": 410, "detail": "compacted", "code": "compacted", "oldest": granted}
+        positions = []
+
+        def take(handler, path):
+            if not path.startswith("/v1/watch"):
+                return False
+            positions.append(int(handler.headers["last-event-id"]))
+            return len(positions) == 1 and refuse(handler, compacted)
+
+        self.answers = take
+        self.open(self.url)
+        self.wait_text("#timeline-list", "0-past revoked from worker-1: too slow")
+        self.assertNotIn("0-past granted", self.text("#timeline-list"))
+        self.assertLess(positions[0], max(1, granted - 1_000), "the page asks for older events first")
+        self.assertEqual(positions[1], granted)
+
+    def test_hidden_page_has_no_watch(self):
+        watches = []
+        self.answers = lambda handler, path: path.startswith("/v1/watch") and watches.append(path)
+        self.open(self.url)
+        before = len(watches)
+        hide = """Object.defineProperty(document, "hidden", { configurable: true, value: arguments[0] });
+                  document.dispatchEvent(new Event("visibilitychange"));"""
+        self.script(hide, True)
+        self.wait_text("#connection-text", "Reconnecting")
+        self.assertEqual(len(watches), before)
+        cluster.acquire(self.upstream, "0-hidden", "worker-1")
+        self.script(hide, False)
+        self.wait_text("#timeline-list", "0-hidden granted to worker-1")
+        self.wait_text("#connection-text", "Live")
+        self.assertGreater(len(watches), before)
+
+    def test_watch_that_falls_silent_is_opened_again(self):
+        short = "const set = window.setTimeout; window.setTimeout = (run, ms) => set(run, ms === 25_000 ? 1_000 : ms);"
+        added = self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": short})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Page.removeScriptToEvaluateOnNewDocument", added)
+        watches = []
+
+        def take(handler, path):
+            if not path.startswith("/v1/watch"):
+                return False
+            watches.append(path)
+            if len(watches) > 1:
+                return False
+            handler.send_response(200)
+            handler.send_header("content-type", "text/event-stream")
+            handler.end_headers()
+            handler.wfile.write(f"id: {handler.headers['last-event-id']}\n\n".encode())
+            handler.close_connection = True
+            return self.release.wait(60) or True
+
+        self.answers = take
+        self.open(self.url, ready=False)
+        self.wait(lambda: len(watches) >= 2, "another watch")
+
     def test_refused_watch_offers_another_try(self):
         forbidden = {"title": "Forbidden", "status": 403, "detail": "may not watch", "code": "forbidden"}
         self.answers = lambda handler, path: path.startswith("/v1/watch") and refuse(handler, forbidden)

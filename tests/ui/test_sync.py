@@ -7,8 +7,8 @@ from browser import PageTest, three_nodes
 from proxy import Intercepted, answer
 
 # `makeSync` follows a list of pages of `size` leases: the names of page 2 start with "p002/". `reads` has the number of each page
-# that was read. `grant` and `revoke` send an event of the first lease of a page, and `onList` runs during each request. `more` adds
-# leases to the first page, and `pages` changes the number of pages.
+# that was read. `grant` and `revoke` send an event of the first lease of a page, `revokeAtOnce` sends one of the same log entry as
+# the last event, and `onList` runs during each request. `more` adds leases to the first page, and `pages` changes the number of pages.
 FIXTURE = """
 window.makeSync = async ({ pages, size, visible }) => {
     const load = (name) => import(new URL(`ui/${name}`, location.href.split("#")[0]).href);
@@ -32,13 +32,14 @@ window.makeSync = async ({ pages, size, visible }) => {
             return { value: { leases, cursor: page + 1 < test.pages ? String(page + 1) : null }, index: at, asOf: null };
         },
     };
-    const sendEvent = (kind) => (page) => {
-        index += 1;
-        const event = { event: kind, index, part: 0, name: nameOf(page, 0), holder: "h", token: "1", at: "2026-01-01T00:00:00Z" };
+    const sendEvent = (kind, part = 0) => (page) => {
+        if (part === 0) index += 1;
+        const event = { event: kind, index, part, name: nameOf(page, 0), holder: "h", token: "1", at: "2026-01-01T00:00:00Z" };
         send(`id: ${index}\\ndata: ${JSON.stringify(event)}\\n\\n`);
     };
     test.grant = sendEvent("granted");
     test.revoke = sendEvent("revoked");
+    test.revokeAtOnce = sendEvent("revoked", 1);
     const store = new Store();
     test.stateOf = (page) => store.get(keyOf(nameOf(page, 0), "1"))?.state ?? null;
     const rows = () => store.view({ prefix: "", holder: "", states: new Set(["active"]), sort: "name", descending: false }).rows;
@@ -123,6 +124,15 @@ class Reads(PageTest):
                window.test.grant(1);"""
         )
         self.wait(lambda: self.reads(1) >= 2, "the page is read again", within=40)
+
+    def test_end_in_the_entry_of_its_grant_is_not_lost(self):
+        self.start(pages=1, size=5, visible=None)
+        self.script(
+            """window.test.onList = () => new Promise(() => {});
+               window.test.grant(0);
+               window.test.revokeAtOnce(0);"""
+        )
+        self.wait(lambda: self.script("return window.test.stateOf(0)") == "revoked", "the end is applied")
 
     # Runs an event during the request for page 2, whose answer is older than the event.
     DURING_LOAD = """window.onFirstLists = async (page) => {{

@@ -83,6 +83,30 @@ class Filter(PageTest):
         self.wait_text("#said", "0 of 0")
 
 
+class Timeline(PageTest):
+    def test_burst_of_lease_events_leaves_the_changes_of_the_leader(self):
+        url = node().url
+        self.open(url)
+        self.wait_text("#timeline-list", "Node 1 leads in term")
+        cluster.acquire_many(url, [f"kinds/{number:03}" for number in range(600)], "worker-3", 600_000)
+        self.wait_text("#timeline-list", "granted to worker-3")
+        self.choose("leases")
+        self.wait(lambda: self.count("granted to worker-3") > 400 and self.count("") == 500, "500 lease events")
+        self.choose("cluster")
+        self.assertEqual(self.count("granted to"), 0)
+        self.assertGreaterEqual(self.count("Node 1 leads in term"), 1)
+
+    def choose(self, kind):
+        choose = """const choice = document.getElementById("timeline-choice");
+                    choice.value = arguments[0];
+                    choice.dispatchEvent(new Event("change"));"""
+        self.script(choose, kind)
+
+    def count(self, part):
+        items = "return [...document.querySelectorAll('#timeline-list li')].filter((item) => item.textContent.includes(arguments[0])).length"
+        return self.script(items, part)
+
+
 def seconds(text):
     """The seconds of a text such as 57s, and 0 for other texts."""
     return int(text.removesuffix("s")) if text.removesuffix("s").isdigit() else 0

@@ -41,10 +41,15 @@ impl Authority {
     }
 
     fn write(&self, name: &str, names: Vec<SanType>, year: i32) {
+        self.write_with(name, names, |params| params.not_after = rcgen::date_time_ymd(year, 12, 31));
+    }
+
+    /// Writes a certificate for both ends of a connection, unless `change` says something else.
+    fn write_with(&self, name: &str, names: Vec<SanType>, change: impl FnOnce(&mut CertificateParams)) {
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.not_after = rcgen::date_time_ymd(year, 12, 31);
+        change(&mut params);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         std::fs::write(self.path(&format!("{name}.pem")), certificate.pem()).expect("writable");
@@ -351,6 +356,67 @@ async fn changed_certificate_that_no_node_accepts_is_not_used() {
     let expired = four.expires();
     four.reload();
     assert!(four.expires() > expired);
+}
+
+/// Other nodes would refuse it at one end of a connection.
+#[test]
+fn changed_certificate_for_one_end_is_not_used() {
+    let ca = Authority::new();
+    let node = ca.node("a", 2);
+    let before = node.expires();
+    let uri = || vec![SanType::URI(node_uri("a", 2).try_into().expect("ASCII"))];
+    for usage in [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth] {
+        ca.write_with("node-2", uri(), |params| {
+            params.extended_key_usages = vec![usage.clone()];
+            params.not_after = rcgen::date_time_ymd(2098, 12, 31);
+        });
+        node.reload();
+        assert_eq!(node.expires(), before, "{usage:?}");
+    }
+    ca.issue("a", 2, 2098);
+    node.reload();
+    assert!(node.expires() < before, "a certificate for both ends is used");
+}
+
+/// The node looks at its files every 5 s.
+#[cfg(feature = "cli")]
+#[test]
+fn node_warns_once_from_14_days_before_the_expiry() {
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let ca = Authority::new();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    for (days, warnings) in [(15_u32, 0), (13, 1)] {
+        let uri = node_uri("a", 1).try_into().expect("ASCII");
+        ca.write_with("node-1", vec![SanType::URI(uri)], |params| {
+            params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + days * DAY;
+        });
+        let written = Lines::default();
+        let lines = written.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let node = ca.node("a", 1);
+            for _ in 0..3 {
+                node.reload();
+            }
+        });
+        let lines = String::from_utf8(written.0.lock().clone()).expect("log lines are UTF-8");
+        assert_eq!(lines.matches("expires soon").count(), warnings, "{days} days: {lines}");
+    }
 }
 
 /// A new CA is added to the file before its first certificates are issued.

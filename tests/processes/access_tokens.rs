@@ -6,15 +6,17 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tenure::client::CallError;
 
-use crate::auth::Guarded;
+use crate::auth::{Guarded, run_with};
 use crate::cluster::{NODES, SOON};
 use crate::steady::strict;
+use crate::tls;
 
 strict!(
     tokens_are_listed_without_their_secrets,
     token_expires_after_its_ttl,
     unknown_tokens_are_limited_per_address,
     node_without_a_leader_calls_no_token_unknown,
+    access_control_is_turned_off_once_a_majority_runs,
 );
 
 async fn tokens_are_listed_without_their_secrets() {
@@ -148,4 +150,24 @@ async fn node_without_a_leader_calls_no_token_unknown() {
     guarded.cluster.ready(1).await;
     let (status, body) = guarded.status(1, Method::GET, "/v1/watch", Some(&unknown)).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED, "{body}");
+}
+
+/// After an outage, the node with the option can start first.
+async fn access_control_is_turned_off_once_a_majority_runs() {
+    let mut guarded = Guarded::start("").await;
+    for id in NODES {
+        guarded.cluster.kill(id);
+    }
+    let config = guarded.cluster.config().to_owned();
+    let first = guarded.cluster.process_with(1, &config, &["--disable-access-control"]);
+    guarded.cluster.nodes.insert(1, first);
+    tls::said(&guarded.cluster, 1, "cannot turn access control off yet").await;
+    for id in [2, 3] {
+        guarded.cluster.launch(id);
+    }
+    let began = Instant::now();
+    while run_with(&guarded.cluster, None, "auth token create root").await.code != Some(0) {
+        assert!(began.elapsed() < SOON, "{}", guarded.cluster.node(1).said());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -227,8 +227,10 @@ async fn access_control_is_set_up_with_a_few_commands() {
         };
         assert_eq!(status, if open { StatusCode::OK } else { StatusCode::UNAUTHORIZED }, "{path}: {body}");
     }
+    guarded.admin("auth principal set operator --role operator --role worker").await;
     let shown: Value = serde_json::from_str(&guarded.admin("auth status -o json").await).expect("JSON");
     assert_eq!(shown["enabled"], true);
+    assert_eq!(shown["principals"][0]["roles"], json!(["operator", "worker"]), "{shown}");
     assert_eq!(shown["roles"][2], json!({"name": "worker", "permissions": [{"right": "hold", "prefix": "jobs/"}]}));
     assert!(!shown.to_string().contains(&worker[10..40]), "no secret: {shown}");
     guarded.admin("auth disable").await;

@@ -1,13 +1,15 @@
 //! A node refuses a wrong data directory with instructions, and the cluster keeps serving.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::client::Call;
 use crate::cluster::{Cluster, NODES, SOON, node_entry};
 use crate::port;
-use crate::process::Process;
+use crate::process::{Process, TENURE, tenure};
 use crate::steady::strict;
 
 strict!(
@@ -16,6 +18,7 @@ strict!(
     emptied_directory_is_refused,
     wiped_voter_is_refused,
     wiped_first_node_forms_no_second_cluster,
+    node_below_a_closed_directory_starts,
 );
 
 /// A cluster with one held lease, in which node 3 is down.
@@ -122,4 +125,27 @@ async fn wiped_first_node_forms_no_second_cluster() {
     let said = cluster.node(1).failure(SOON).await;
     assert!(said.contains(WIPED), "{said}");
     check_service(&cluster, token).await;
+}
+
+/// The user of the node may pass through the directory above its data, and may not open it. Root opens each directory, so
+/// a node of root starts without these capabilities.
+async fn node_below_a_closed_directory_starts() {
+    let closed = tempfile::tempdir().expect("a folder");
+    let mode = |mode: u32| fs::set_permissions(closed.path(), Permissions::from_mode(mode)).expect("the owner may");
+    mode(0o311);
+    let data = |id: u64| if id == 3 { closed.path().join("3") } else { PathBuf::from(format!("data/{id}")) };
+    let mut cluster = Cluster::with_data("", data).await;
+    cluster.launch(1);
+    cluster.launch(2);
+    let mut command = tenure();
+    if rustix::process::geteuid().is_root() {
+        command = Command::new("setpriv");
+        let lost = "-dac_override,-dac_read_search";
+        command.arg(format!("--bounding-set={lost}")).arg(format!("--inh-caps={lost}")).arg(TENURE);
+    }
+    command.args(["serve", "--node", "3", "--config"]).arg(cluster.config());
+    let process = Process::start("node 3", command, cluster.folder());
+    cluster.nodes.insert(3, process);
+    cluster.ready(3).await;
+    mode(0o700);
 }

@@ -356,8 +356,12 @@ async fn member_moves_to_other_addresses() {
     // With its old file it listens on the old ports, where no node calls it.
     let old = cluster.launch(moved);
     let began = Instant::now();
-    while !old.said().contains("the cluster has other addresses of this node than its file") {
+    let warning = "the cluster has other addresses of this node than its file";
+    while !old.said().contains(warning) {
         assert!(began.elapsed() < SOON, "{}", old.said());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    // Five more checks of its membership.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(old.said().matches(warning).count(), 1, "{}", old.said());
 }

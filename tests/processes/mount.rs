@@ -31,11 +31,34 @@ impl Mount {
 
     /// Mounts an ext4 file system in an image file.
     pub fn ext4(mebibytes: u64) -> Mount {
+        Mount::image(mebibytes, &["mkfs.ext4", "-q"])
+    }
+
+    /// Mounts an ext4 file system that keeps half of its blocks for root.
+    pub fn half_for_root(mebibytes: u64) -> Mount {
+        Mount::image(mebibytes, &["mkfs.ext4", "-q", "-m", "50"])
+    }
+
+    /// Mounts a Btrfs file system with a subvolume at the second path. Returns `None` if this machine has no Btrfs.
+    pub fn btrfs(mebibytes: u64) -> Option<(Mount, PathBuf)> {
+        let systems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        let has_tools = ["btrfs", "mkfs.btrfs"].iter().all(|tool| Command::new(tool).arg("--version").output().is_ok());
+        if !has_tools || !systems.contains("btrfs") {
+            return None;
+        }
+        let mounted = Mount::image(mebibytes, &["mkfs.btrfs", "-q"]);
+        let subvolume = mounted.path.join("subvolume");
+        run(Command::new("btrfs").args(["subvolume", "create"]).arg(&subvolume));
+        Some((mounted, subvolume))
+    }
+
+    /// Mounts an image file that this command has formatted.
+    fn image(mebibytes: u64, format: &[&str]) -> Mount {
         let folder = TempDir::new().expect("a folder");
         let (image, path) = (folder.path().join("image"), folder.path().join("disk"));
         std::fs::create_dir(&path).expect("the folder is writable");
         File::create(&image).and_then(|file| file.set_len(mebibytes << 20)).expect("a sparse file");
-        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+        run(Command::new(format[0]).args(&format[1..]).arg(&image));
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
         Mount { path, _folder: folder }
     }

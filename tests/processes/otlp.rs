@@ -62,6 +62,10 @@ impl Receiver {
         Receiver { endpoint, spans, _task: AbortOnDropHandle::new(task) }
     }
 
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// The environment variables of a process that exports its spans to this receiver soon after their end.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         vec![("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.clone()), ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned())]

@@ -1,5 +1,8 @@
 //! `tenure probe` at nodes that require certificates and have another address for clients.
 
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::Instant;
 
 use crate::cluster::{Cluster, NODES, SOON};
@@ -8,7 +11,7 @@ use crate::process::tenure;
 use crate::steady::strict;
 use crate::tls::{SETTINGS, make_certificates, replace_certificate};
 
-strict!(probe_tells_a_live_node_from_a_ready_one);
+strict!(probe_tells_a_live_node_from_a_ready_one, probe_of_a_live_node_succeeds_although_no_message_can_be_written);
 
 /// Runs a probe of a node, as a supervisor does.
 fn probe(cluster: &Cluster, check: &str, node: &str) -> CommandOutput {
@@ -80,4 +83,28 @@ async fn probe_tells_a_live_node_from_a_ready_one() {
     succeeds(&cluster, "live", "2").await;
     let expired = probe(&cluster, "ready", "2");
     assert_eq!(expired.code, Some(4), "{expired:?}");
+}
+
+/// Standard error is a file on a full disk. The node ends the connection without an answer, or is too busy.
+async fn probe_of_a_live_node_succeeds_although_no_message_can_be_written() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let config = folder.path().join("cluster.toml");
+    let node = format!("[[node]]\nid = 1\nhttp = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:1\"\ndata = \"1\"\n");
+    std::fs::write(&config, format!("cluster = \"a\"\n{node}")).expect("writable");
+    for response in ["", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"] {
+        let listener = listener.try_clone().expect("an open listener");
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(response.as_bytes());
+        });
+        let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+        let mut command = tenure();
+        command.args(["probe", "live", "--node", "1", "--config"]).arg(&config).stderr(full);
+        let status = command.status().expect("the command runs");
+        assert_eq!(status.code(), Some(0), "{response:?}");
+        answering.join().expect("the probe has connected");
+    }
 }

@@ -22,6 +22,8 @@ strict!(
     interrupted_save_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
     scheduled_backup_leaves_space_for_the_node,
+    scheduled_backup_counts_no_blocks_of_root,
+    scheduled_backup_leaves_space_for_a_node_in_another_subvolume,
 );
 
 /// Runs a command of the binary. Returns its exit code and its output.
@@ -299,8 +301,29 @@ async fn backup_from_the_future_makes_one_backup_due() {
 /// Only root can mount a file system.
 async fn scheduled_backup_leaves_space_for_the_node() {
     let Ok(disk) = Mount::tmpfs(250) else { return };
-    let (data, dir) = (disk.path().to_owned(), disk.path().join("backups"));
-    let settings = format!("[backup]\ndir = \"{}\"\nevery_ms = 1000\n", dir.display());
+    no_backup_is_written(&disk, disk.path().join("backups")).await;
+}
+
+/// Only root can mount a file system. About 400 MiB are free, and a node of another user can use half of them.
+async fn scheduled_backup_counts_no_blocks_of_root() {
+    if rustix::process::geteuid().is_root() {
+        let disk = Mount::half_for_root(450);
+        no_backup_is_written(&disk, disk.path().join("backups")).await;
+    }
+}
+
+/// Only root can mount a file system. Subvolumes have device numbers of their own.
+async fn scheduled_backup_leaves_space_for_a_node_in_another_subvolume() {
+    let mounted = if rustix::process::geteuid().is_root() { Mount::btrfs(250) } else { None };
+    let Some((disk, subvolume)) = mounted else { return };
+    no_backup_is_written(&disk, subvolume).await;
+}
+
+/// The disk has the data of all nodes, and less free space than a backup leaves.
+async fn no_backup_is_written(disk: &Mount, dir: PathBuf) {
+    let data = disk.path().to_owned();
+    let backup = format!("[backup]\ndir = \"{}\"\nevery_ms = 1000\n", dir.display());
+    let settings = format!("{backup}{}", calm::SETTINGS);
     let mut cluster = Cluster::with_data(&settings, |id| data.join(id.to_string())).await;
     cluster.launch_all().await;
     let began = std::time::Instant::now();

@@ -17,6 +17,7 @@ steady!(
     sigterm_transfers_leadership_and_ends_in_time,
     sigterm_to_all_nodes_ends_all_in_time,
     second_sigterm_ends_the_process_at_once,
+    incomplete_request_delays_the_end_until_the_limit,
     sigterm_ends_a_waiting_request_and_transfers_leadership,
 );
 
@@ -111,4 +112,40 @@ async fn second_sigterm_ends_the_process_at_once() {
     process.signal(Signal::TERM);
     let said = process.failure(STOPS_WITHIN / 4).await;
     assert!(said.contains("second SIGTERM: exiting at once"), "{said}");
+}
+
+/// A node waits for the rest of a request head for a minute.
+async fn incomplete_request_delays_the_end_until_the_limit() {
+    let mut cluster = Cluster::start("").await;
+    let stops = cluster.follower().await;
+    let endpoints = cluster.client.endpoints();
+    let url = endpoints.split(',').nth(place(stops)).expect("three nodes");
+    let mut request = TcpStream::connect(url.trim_start_matches("http://")).await.expect("the node listens");
+    request.write_all(b"GET /livez HTTP/1.1\r\n").await.expect("the connection is open");
+    let began = Instant::now();
+    while !is_read(&request) {
+        assert!(began.elapsed() < SOON, "the node does not read");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let process = cluster.node(stops);
+    let asked = Instant::now();
+    process.signal(Signal::TERM);
+    let status = process.exit(STOPS_WITHIN + SOON / 2).await;
+    let (took, said) = (asked.elapsed(), process.said());
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(took >= STOPS_WITHIN, "after {took:?}: {said}");
+    assert!(said.contains("the shutdown is not complete after 10s"), "{said}");
+}
+
+/// Whether the other end of a connection on this machine has read all bytes.
+fn is_read(stream: &TcpStream) -> bool {
+    let port = |address: std::io::Result<std::net::SocketAddr>| address.expect("connected").port();
+    let [client, node] = [stream.local_addr(), stream.peer_addr()].map(|address| format!(":{:04X}", port(address)));
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+    table.lines().any(|line| {
+        // The local and the remote address, the state, and the bytes in the queues.
+        let fields: Vec<&str> = line.split_whitespace().skip(1).take(4).collect();
+        let [local, remote, _, queues] = fields[..] else { return false };
+        local.ends_with(&node) && remote.ends_with(&client) && queues.ends_with(":00000000")
+    })
 }

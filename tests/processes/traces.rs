@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::calm;
 use crate::client::Call;
-use crate::cluster::{Cluster, NODES, SOON, place};
+use crate::cluster::{Cluster, NODES, POLL, SOON, place};
 use crate::otlp::{Receiver, Span};
 use crate::plain_http;
 use crate::process::{Process, tenure};
@@ -21,8 +21,11 @@ strict!(
     request_continues_the_trace_of_its_header,
     malformed_trace_headers_are_ignored,
     nothing_is_exported_without_an_endpoint,
+    names_of_the_environment_take_precedence,
+    url_of_traces_alone_is_enough,
+    secrets_in_the_url_of_the_receiver_are_not_logged,
 );
-steady!(silent_receiver_delays_neither_requests_nor_shutdown);
+steady!(silent_receiver_delays_neither_requests_nor_shutdown, export_to_a_silent_receiver_ends_after_its_timeout);
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
@@ -199,6 +202,75 @@ async fn nothing_is_exported_without_an_endpoint() {
         assert_eq!(cluster.node(id).exit(SOON).await.code(), Some(0));
     }
     assert_eq!(receiver.spans().len(), 0);
+}
+
+async fn names_of_the_environment_take_precedence() {
+    let receiver = Receiver::start().await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
+    let attributes = "service.instance.id=rack-4,deployment.environment.name=staging".to_owned();
+    let names = vec![("OTEL_SERVICE_NAME", "locks".to_owned()), ("OTEL_RESOURCE_ATTRIBUTES", attributes)];
+    cluster.variables = [receiver.variables(), names].concat();
+    cluster.launch_all().await;
+    acquire(&cluster, cluster.leader().await, "jobs", &[]).await;
+    let request = receiver.wait(|spans| served(spans, "jobs")).await;
+    let names = ["service.name", "service.instance.id", "deployment.environment.name", "tenure.cluster"];
+    let found = names.map(|name| request.resource.get(name).map_or("", String::as_str));
+    assert_eq!(found, ["locks", "rack-4", "staging", "test"]);
+}
+
+async fn url_of_traces_alone_is_enough() {
+    let receiver = Receiver::start().await;
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
+    let url = format!("{}/v1/traces", receiver.endpoint());
+    cluster.variables = vec![("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", url), ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned())];
+    cluster.launch_all().await;
+    acquire(&cluster, cluster.leader().await, "jobs", &[]).await;
+    receiver.wait(|spans| served(spans, "jobs")).await;
+}
+
+/// Neither in the log of a node that exports, nor in that of a node that cannot.
+async fn secrets_in_the_url_of_the_receiver_are_not_logged() {
+    let receiver = Receiver::start().await;
+    let address = receiver.endpoint().strip_prefix("http://").expect("a URL").to_owned();
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
+    for (id, user, line) in [(1, "user", "exporting traces"), (2, "us er", "cannot export traces to")] {
+        cluster.variables = vec![("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{user}:secret@{address}"))];
+        cluster.launch(id);
+        let began = Instant::now();
+        while !cluster.node(id).said().contains(line) {
+            assert!(began.elapsed() < SOON, "no line {line:?}: {}", cluster.node(id).said());
+            tokio::time::sleep(POLL).await;
+        }
+        let said = cluster.node(id).said();
+        let line = said.lines().find(|said| said.contains(line)).expect("it is there");
+        assert!(line.contains(&format!("http://{address}")) && !said.contains("secret"), "{said}");
+    }
+}
+
+/// The receiver accepts connections and answers nothing. After its timeout, an export is given up, and the next one begins.
+async fn export_to_a_silent_receiver_ends_after_its_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
+    let mut cluster = Cluster::new(calm::SETTINGS).await;
+    cluster.variables = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "200".to_owned()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50".to_owned()),
+    ];
+    cluster.launch(1);
+    cluster.variables.clear();
+    cluster.launch(2);
+    cluster.launch(3);
+    cluster.ready(1).await;
+    let began = Instant::now();
+    let mut connections = Vec::new();
+    while connections.len() < 2 {
+        acquire(&cluster, 1, &format!("job-{}", connections.len()), &[]).await;
+        if let Ok(accepted) = tokio::time::timeout(POLL, listener.accept()).await {
+            connections.push(accepted.expect("a connection"));
+        }
+        assert!(began.elapsed() < SOON, "{} exports", connections.len());
+    }
 }
 
 /// The receiver accepts connections and answers nothing, and the spans exceed the queue of the exporter.

@@ -1,8 +1,11 @@
 //! `tenure elect`: leaders, observers and commands.
 
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 
 use crate::client::Call;
+use crate::cluster::SOON;
 use crate::process::{Process, tenure};
 use crate::steady::steady;
 use crate::world::{World, code};
@@ -12,6 +15,8 @@ steady!(
     leader_holds_the_lease_with_its_options,
     term_before_the_election_exits_with_124,
     command_runs_in_each_leadership_until_it_exits,
+    ended_leadership_leaves_no_process,
+    hup_before_a_loss_keeps_the_candidate_and_int_ends_it,
     term_before_a_loss_ends_the_candidate,
     signal_after_a_revocation_ends_the_leader,
 );
@@ -28,10 +33,10 @@ fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Pr
 }
 
 async fn wait_for_output(process: &Process, text: &str) {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while !(process.printed() + &process.said()).contains(text) {
-        assert!(began.elapsed() < crate::cluster::SOON, "no {text}: {} {}", process.printed(), process.said());
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        assert!(began.elapsed() < SOON, "no {text}: {} {}", process.printed(), process.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -44,7 +49,7 @@ async fn observers_see_successive_leaders() {
     wait_for_output(&observer, r#""holder":"first""#).await;
     let mut second = elect(&world, "second", "--once", None);
     while !world.has_waiter("duty").await {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     first.signal(Signal::TERM);
     assert_eq!(code(&mut first).await, 0);
@@ -105,7 +110,7 @@ async fn term_before_the_election_exits_with_124() {
     world.cluster.client.acquire("duty", "other", 60_000).await;
     let mut candidate = elect(&world, "candidate", "", Some("mark ran never"));
     while !world.has_waiter("duty").await {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     candidate.signal(Signal::TERM);
     assert_eq!(code(&mut candidate).await, 124, "{}", candidate.said());
@@ -117,7 +122,7 @@ async fn command_runs_in_each_leadership_until_it_exits() {
     let script = "mark $TENURE_TOKEN terms; [ $(wc -l < $D/terms) = 2 ] && exit 123; exec sleep 60";
     let mut leader = elect(&world, "leader", "", Some(script));
     while world.marks("terms").is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(world.tenure("lease revoke duty").await, 0);
     // The command exits with 123, which is also the code of a loss. `tenure elect` passes it on and resigns.
@@ -126,4 +131,51 @@ async fn command_runs_in_each_leadership_until_it_exits() {
     let tokens: Vec<u64> = world.marks("terms").iter().map(|mark| mark.word.parse().expect("a token")).collect();
     assert!(tokens.len() == 2 && tokens[0] < tokens[1], "{tokens:?}");
     assert!(leader.printed().is_empty() && !world.is_held("duty").await, "{}", leader.printed());
+}
+
+/// Waits for the start of the command in this many leaderships.
+async fn wait_for_terms(world: &World, count: usize) {
+    let began = Instant::now();
+    while world.marks("terms").len() < count {
+        assert!(began.elapsed() < SOON, "{:?}", world.marks("terms"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The exited children that a process has not reaped.
+fn zombies(parent: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("readable").flatten();
+    let processes = processes.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    let after_name = format!(" Z {parent} ");
+    processes.filter(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(&after_name))).collect()
+}
+
+async fn ended_leadership_leaves_no_process() {
+    let world = World::start().await;
+    let mut leader = elect(&world, "leader", "", Some("mark up terms; exec sleep 60"));
+    wait_for_terms(&world, 1).await;
+    assert_eq!(world.tenure("lease revoke duty").await, 0);
+    wait_for_terms(&world, 2).await;
+    let began = Instant::now();
+    while !zombies(leader.id()).is_empty() {
+        assert!(began.elapsed() < SOON, "{:?}", zombies(leader.id()));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    leader.signal(Signal::TERM);
+    assert_eq!(code(&mut leader).await, 143, "{}", leader.said());
+}
+
+/// HUP asks many commands to read their configuration again.
+async fn hup_before_a_loss_keeps_the_candidate_and_int_ends_it() {
+    let world = World::start().await;
+    let traps = "trap 'mark HUP marks' HUP; trap 'mark INT marks' INT";
+    let mut candidate = elect(&world, "a", "", Some(&format!("{traps}; mark up terms; while :; do sleep 0.02; done")));
+    for (signal, word, terms) in [(Signal::HUP, "HUP", 1), (Signal::INT, "INT", 2)] {
+        wait_for_terms(&world, terms).await;
+        candidate.signal(signal);
+        world.wait_for_mark("marks", word).await;
+        assert_eq!(world.tenure("lease revoke duty").await, 0);
+    }
+    assert_eq!(code(&mut candidate).await, 123, "{}", candidate.said());
+    assert_eq!(world.marks("terms").len(), 2, "the command has started again");
 }

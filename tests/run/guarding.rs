@@ -1,6 +1,6 @@
 //! The command ends in time if `tenure run` or its guardian is stopped or killed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -12,10 +12,12 @@ steady!(
     stopped_run_does_not_extend_the_command,
     briefly_stopped_run_keeps_the_lease,
     killed_run_ends_the_command,
+    killed_run_ends_the_command_of_an_infinite_lease,
     killed_guardian_ends_the_command_and_releases_the_lease,
     run_kills_the_command_of_a_stopped_guardian,
     killed_run_and_guardian_end_the_command,
     term_to_all_processes_ends_the_command_gracefully,
+    guardian_survives_each_forwarded_signal,
 );
 
 const IGNORES_TERM: &str = "echo $PPID > $D/guardian; trap '' TERM; ticks marks";
@@ -65,6 +67,25 @@ async fn killed_run_ends_the_command() {
     );
     assert!(term < Duration::from_millis(200) && end < Duration::from_millis(500), "{term:?} {end:?}");
     assert!(world.last_mark("marks") < granted);
+}
+
+/// An infinite lease has no deadline, so the guardian counts only the grace.
+async fn killed_run_ends_the_command_of_an_infinite_lease() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl infinite --grace 300ms", IGNORES_TERM);
+    world.wait_for_mark("marks", "tick").await;
+    run.kill();
+    let (killed, began) = (wall(), Instant::now());
+    let has_ended = || wall().saturating_sub(world.last_mark("marks")) > Duration::from_secs(1);
+    while !has_ended() && began.elapsed() < SOON {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let is_over = has_ended();
+    if !is_over {
+        // Nothing else ends the command.
+        world.signal("guardian", Signal::KILL);
+    }
+    assert!(is_over, "it ran for {:?} after `tenure run` was killed", wall() - killed);
 }
 
 async fn killed_guardian_ends_the_command_and_releases_the_lease() {
@@ -120,5 +141,24 @@ async fn term_to_all_processes_ends_the_command_gracefully() {
     run.signal(Signal::TERM);
     let status = run.exit(SOON).await;
     assert_eq!(status.code(), Some(8), "{}", run.said());
+    world.first_mark("marks", "done");
+}
+
+/// A process manager can stop a service with another signal, or tell all its processes to read their configuration.
+async fn guardian_survives_each_forwarded_signal() {
+    let world = World::start().await;
+    let traps = "for s in INT HUP QUIT USR1 USR2; do trap \"mark $s marks\" $s; done";
+    let script = "trap 'sleep 0.3; mark done marks; exit 8' TERM; echo $PPID > $D/guardian; ticks marks";
+    let mut run = world.run("job --ttl 20s", &format!("{traps}; {script}"));
+    world.wait_for_mark("marks", "tick").await;
+    let sent = [Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+    for (signal, word) in sent.into_iter().zip(["INT", "HUP", "QUIT", "USR1", "USR2"]) {
+        world.signal("guardian", signal);
+        run.signal(signal);
+        world.wait_for_mark("marks", word).await;
+    }
+    world.signal("guardian", Signal::TERM);
+    run.signal(Signal::TERM);
+    assert_eq!(code(&mut run).await, 8, "{}", run.said());
     world.first_mark("marks", "done");
 }

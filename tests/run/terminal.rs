@@ -15,6 +15,7 @@ use crate::world::{World, code};
 
 steady!(
     command_reads_from_the_terminal_and_gets_ctrl_c,
+    command_of_a_terminal_gets_only_term_usr1_and_usr2_from_its_run,
     remaining_processes_get_ctrl_c_once,
     command_stopped_with_its_run_is_killed_by_the_deadline,
 );
@@ -42,6 +43,25 @@ async fn command_reads_from_the_terminal_and_gets_ctrl_c() {
     world.wait_for_mark("marks", "hello").await;
     keys.write_all(b"\x03").expect("write to the terminal");
     assert_eq!(code(&mut run).await, 5, "{}", run.said());
+}
+
+/// `tenure run` cannot tell a signal of `kill` from one of the terminal, which the command already has.
+async fn command_of_a_terminal_gets_only_term_usr1_and_usr2_from_its_run() {
+    let world = World::start().await;
+    let traps =
+        "for s in HUP INT QUIT TERM USR1; do trap \"mark $s marks\" $s; done; trap \"mark USR2 marks; exit 9\" USR2";
+    let (_keys, mut run) = run(&world, "job", &format!("{traps}; mark up marks; while :; do sleep 0.02; done"));
+    world.wait_for_mark("marks", "up").await;
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+        run.signal(signal);
+    }
+    for (signal, word) in [(Signal::TERM, "TERM"), (Signal::USR1, "USR1"), (Signal::USR2, "USR2")] {
+        run.signal(signal);
+        world.wait_for_mark("marks", word).await;
+    }
+    assert_eq!(code(&mut run).await, 9, "{}", run.said());
+    let words: Vec<String> = world.marks("marks").into_iter().map(|mark| mark.word).collect();
+    assert_eq!(words, ["up", "TERM", "USR1", "USR2"]);
 }
 
 /// One remaining process is in the foreground group, and one is in another group. The first one is no background job,

@@ -34,6 +34,7 @@ struct Progress {
 
 /// Writes the curves to `dir`. The result has the median and the maximum of each quarter of the time.
 pub async fn run(cluster: &Cluster, time: Duration, dir: &Path) -> Value {
+    assert!(time >= SAMPLE_EVERY, "the shortest time is {SAMPLE_EVERY:?}");
     let until = Instant::now() + time;
     let progress = Arc::new(Progress::default());
     let leader = cluster.leader_address().await;

@@ -91,13 +91,14 @@ pub enum RestoreError {
     Position(#[from] PositionError),
     /// The holders of the lost cluster can be active for longer.
     #[error(
-        "lease {name} of {holder} must stay free for its ttl of {ttl_ms} ms plus its lock delay of {lock_delay_ms} ms, \
+        "lease {name}, which {holder} held or waited for, must stay free for its ttl of {ttl_ms} ms plus its lock delay of {lock_delay_ms} ms, \
          which is more than {given_ms} ms. Use a longer --grant-after, or stop all holders and use --holders-stopped"
     )]
     TooSoon { name: String, holder: String, ttl_ms: u64, lock_delay_ms: u64, given_ms: u64 },
     /// A holder of the lost cluster does not stop.
     #[error(
-        "lease {name} of {holder} has no ttl, so its holder does not stop: stop all holders and use --holders-stopped"
+        "{holder} held or waited for lease {name} without a ttl, so it does not stop: stop all holders and use \
+         --holders-stopped"
     )]
     Infinite { name: String, holder: String },
     /// The data directory cannot be written, or is not empty.

@@ -66,9 +66,9 @@ impl Grant {
         }
     }
 
-    /// Ends a new grant at its longest hold, if the default ttl of the cluster is above that.
-    pub fn end_at_longest_hold(&mut self) {
-        let latest = self.options.longest_hold.map(|longest| self.since.saturating_add(longest));
+    /// Ends a new grant after its longest hold, if the default ttl of the cluster is above that.
+    pub fn end_at_longest_hold(&mut self, now: Duration) {
+        let latest = self.options.longest_hold.map(|longest| now.saturating_add(longest));
         if let (Some(latest), Some(deadline)) = (latest, self.deadline)
             && latest < deadline
         {
@@ -122,7 +122,8 @@ impl Grant {
             let why = if was_not_running { Loss::Suspended } else { self.ending.unwrap_or(Loss::Unreachable) };
             return GrantAction::Expired(why);
         }
-        let stop = deadline - grace.min(self.ttl.unwrap_or_default() / 2);
+        let shortest = self.options.longest_hold.unwrap_or(Duration::MAX).min(self.ttl.unwrap_or_default());
+        let stop = deadline.saturating_sub(grace.min(shortest / 2));
         let is_stopping = now >= stop;
         if is_stopping {
             self.ending.get_or_insert(Loss::Unreachable);

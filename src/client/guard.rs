@@ -68,9 +68,8 @@ impl LeaseGuard {
     ///
     /// The same as [`Lease::release`]. After dropping the future, the guard still excludes other guards.
     pub async fn release(&self) -> Result<bool, CallError> {
-        let is_undrained = self.lease.hold.undrained_token() == Some(self.token);
-        let released = match self.is_current() || self.is_unreleased() || is_undrained {
-            true => self.lease.release().await?,
+        let released = match self.can_release() {
+            true => self.release_grant().await?,
             false => {
                 self.release_lost_grant();
                 false
@@ -80,9 +79,16 @@ impl LeaseGuard {
         Ok(released)
     }
 
-    /// Whether this process gave up the grant, and the release at the cluster failed.
-    pub(crate) fn is_unreleased(&self) -> bool {
-        self.lease.hold.failed_release() == Some(self.token)
+    /// Whether this guard's grant is held, or ended here without a release at the cluster.
+    pub(crate) fn can_release(&self) -> bool {
+        let hold = &self.lease.hold;
+        let grants = [hold.granted_token(), hold.failed_release(), hold.undrained_token()];
+        grants.contains(&Some(self.token))
+    }
+
+    /// Releases this guard's grant, and not a later one. The guard still excludes other guards.
+    pub(crate) async fn release_grant(&self) -> Result<bool, CallError> {
+        operations::release(&self.lease.owner.shared, &self.lease.hold, Some(self.token)).await
     }
 
     /// Runs `work` while the lease is held.

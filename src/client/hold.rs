@@ -281,7 +281,7 @@ impl Hold {
         }
         let grant = Grant { options, ..Grant::new(token, ttl, sent, self.drift_permille) };
         let grant = record.grant.insert(grant);
-        grant.end_at_longest_hold();
+        grant.end_at_longest_hold(now);
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
         self.notify_listeners(ListenerEvent::Acquired(token));

@@ -180,7 +180,7 @@ fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Dur
 async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
     match command {
         KeeperCommand::Release { hold, permit } => {
-            if let Err(error) = operations::release(&shared, &hold).await {
+            if let Err(error) = operations::release(&shared, &hold, None).await {
                 tracing::warn!(lease = %hold.name, %error, "the release failed; the lease expires by its ttl");
             }
             drop(permit);

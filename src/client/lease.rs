@@ -115,7 +115,7 @@ impl Lease {
     /// not hold the lease, and the lease expires by its ttl unless the release arrives. An infinite lease can then stay
     /// held at the cluster: release it again.
     pub async fn release(&self) -> Result<bool, CallError> {
-        operations::release(&self.owner.shared, &self.hold).await
+        operations::release(&self.owner.shared, &self.hold, None).await
     }
 
     /// Requests a release in the background. The call does not block and needs no runtime. If the release fails, the

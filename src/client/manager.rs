@@ -130,7 +130,7 @@ impl LeaseManager {
     async fn release_each(&self, holds: Vec<Arc<Hold>>) -> Vec<(LeaseName, CallError)> {
         let shared = &self.owner.shared;
         let released = join_all(holds.into_iter().map(|hold| async move {
-            let released = release(shared, &hold).await;
+            let released = release(shared, &hold, None).await;
             released.err().map(|error| (hold.name.clone(), error))
         }));
         released.await.into_iter().flatten().collect()

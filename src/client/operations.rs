@@ -10,7 +10,7 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::hold::{Hold, Unreleased};
-use super::shared::{KeeperCommand, ManagerInner};
+use super::shared::{KeeperCommand, ManagerInner, ReleaseInProgress};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Problem, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
@@ -241,16 +241,26 @@ async fn confirm(
     }
 }
 
-/// Drains and releases the lease. Returns `false` if it was not held.
-pub(super) async fn release(shared: &Arc<ManagerInner>, hold: &Arc<Hold>) -> Result<bool, CallError> {
+/// Drains and releases the lease, or only this grant. Returns `false` if it was not held.
+pub(super) async fn release(
+    shared: &Arc<ManagerInner>,
+    hold: &Arc<Hold>,
+    only: Option<FencingToken>,
+) -> Result<bool, CallError> {
     let _operation = hold.operation.lock().await;
-    if hold.granted_token().is_none() {
-        return match (hold.failed_release(), hold.undrained_token()) {
+    let is_wanted = |token: &FencingToken| only.is_none_or(|only| only == *token);
+    let granted = hold.granted_token();
+    if granted.is_none() {
+        let (failed, undrained) = (hold.failed_release().filter(is_wanted), hold.undrained_token().filter(is_wanted));
+        return match (failed, undrained) {
             (Some(token), _) => send_release(shared, hold, token).await,
             (None, Some(token)) => check_undrained(shared, hold, token).await.map(|()| false),
-            (None, None) if hold.is_ambiguous() => release_ambiguous(shared, hold).await,
+            (None, None) if only.is_none() && hold.is_ambiguous() => release_ambiguous(shared, hold).await,
             (None, None) => Ok(false),
         };
+    }
+    if !granted.as_ref().is_some_and(is_wanted) {
+        return Ok(false);
     }
     let _in_progress = ReleaseInProgress::begin(shared, hold);
     let ttl = hold.granted_ttl();
@@ -296,30 +306,15 @@ pub(super) async fn release_left_held(shared: &ManagerInner, hold: &Hold) -> Res
 
 /// Returns an error if a grant may be in force that was not released because its work did not end.
 async fn check_undrained(shared: &ManagerInner, hold: &Hold, token: FencingToken) -> Result<(), CallError> {
-    was_released(shared, hold, token).await.ok_or_else(|| refused(Code::NotDrained, NOT_DRAINED))?;
-    hold.forget_unreleased_token(token);
-    Ok(())
-}
-
-/// A release or hand-over in progress. Until it is dropped, the manager counts the lease among those of a shutdown.
-struct ReleaseInProgress<'a> {
-    shared: &'a ManagerInner,
-    hold: &'a Arc<Hold>,
-}
-
-impl ReleaseInProgress<'_> {
-    fn begin<'a>(shared: &'a ManagerInner, hold: &'a Arc<Hold>) -> ReleaseInProgress<'a> {
-        hold.set_releasing(true);
-        ReleaseInProgress { shared, hold }
+    let is_over = match standing(shared, hold).await {
+        Ok(Standing::Holds { lease, .. }) => lease.token != token,
+        Ok(Standing::Ended { .. } | Standing::Waits { .. } | Standing::Unknown) => true,
+        Ok(Standing::Other) | Err(_) => false,
+    };
+    if is_over {
+        hold.forget_unreleased_token(token);
     }
-}
-
-impl Drop for ReleaseInProgress<'_> {
-    fn drop(&mut self) {
-        self.hold.set_releasing(false);
-        // The keeper forgets the lease if its grant has ended.
-        self.shared.schedule_check([self.hold.clone()]);
-    }
+    is_over.then_some(()).ok_or_else(|| refused(Code::NotDrained, NOT_DRAINED))
 }
 
 /// Ends the grant and records its token when it is dropped: the release failed, or the future of a release or hand-over was

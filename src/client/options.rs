@@ -192,7 +192,9 @@ impl LeaseOptions {
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));
         }
-        if let (Some(ttl_ms), Some(longest)) = (ttl.and_then(Ttl::as_millis), self.longest_hold)
+        // Without a ttl, the lease has that of the cluster.
+        let shortest_ttl_ms = ttl.map_or(Some(MIN_TTL_MS), Ttl::as_millis);
+        if let (Some(ttl_ms), Some(longest)) = (shortest_ttl_ms, self.longest_hold)
             && longest < Duration::from_millis(ttl_ms)
         {
             return Err(InvalidValue::LongestHold { longest_ms: millis(longest), ttl_ms });

@@ -232,3 +232,24 @@ impl RenewalSchedule {
         self.held.values().map(|(_, hold)| hold)
     }
 }
+
+/// A release or hand-over in progress. Until it is dropped, the manager counts the lease among those of a shutdown.
+pub(super) struct ReleaseInProgress<'a> {
+    shared: &'a ManagerInner,
+    hold: &'a Arc<Hold>,
+}
+
+impl ReleaseInProgress<'_> {
+    pub fn begin<'a>(shared: &'a ManagerInner, hold: &'a Arc<Hold>) -> ReleaseInProgress<'a> {
+        hold.set_releasing(true);
+        ReleaseInProgress { shared, hold }
+    }
+}
+
+impl Drop for ReleaseInProgress<'_> {
+    fn drop(&mut self) {
+        self.hold.set_releasing(false);
+        // The keeper forgets the lease if its grant has ended.
+        self.shared.schedule_check([self.hold.clone()]);
+    }
+}

@@ -218,7 +218,8 @@ impl<T: JsonBody> FromRequest<App> for Admitted<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Admitted<T>, ProblemResponse> {
         if let Err(problem) = app.admission.check_capacity() {
-            return Err(discard(request.into_body(), problem).await);
+            let (head, body) = request.into_parts();
+            return Err(refuse(&head, body, problem).await);
         }
         let received = receive::<T>(request, app).await?;
         let permit = app.admission.admit().await?;
@@ -255,7 +256,7 @@ fn is_json(content_type: &[u8]) -> bool {
 async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, ProblemResponse> {
     let (head, mut body) = request.into_parts();
     if let Err(problem) = reject_params(&head.uri) {
-        return Err(discard(body, problem).await);
+        return Err(refuse(&head, body, problem).await);
     }
     let is_json = head.headers.get(CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes()));
     if !is_json {
@@ -263,13 +264,11 @@ async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, P
         // node.
         let problem =
             ProblemResponse::new(Code::UnsupportedMediaType, "send the header content-type: application/json");
-        return Err(discard(body, problem).await);
+        return Err(refuse(&head, body, problem).await);
     }
     let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > T::MAX_BYTES as u64) {
-        let problem = too_large(T::MAX_BYTES);
-        // With `Expect: 100-continue`, rejecting here prevents the upload.
-        return Err(if head.headers.contains_key(EXPECT) { problem } else { discard(body, problem).await });
+        return Err(refuse(&head, body, too_large(T::MAX_BYTES)).await);
     }
     let (limit, budget) = (app.settings.body_timeout, &app.admission.bodies);
     match timeout(limit, read(&mut body, T::MAX_BYTES, budget.share::<T>())).await {
@@ -288,6 +287,11 @@ async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result
         received.add(&chunk.unwrap_or_default(), max, share)?;
     }
     Ok(received)
+}
+
+/// Rejects a request whose body is unread. With `Expect: 100-continue`, an answer at once prevents the upload.
+async fn refuse(head: &Parts, body: HttpBody, problem: ProblemResponse) -> ProblemResponse {
+    if head.headers.contains_key(EXPECT) { problem } else { discard(body, problem).await }
 }
 
 /// Reads and drops the rest of a rejected body before the response. After an earlier response, a client that still

@@ -66,6 +66,7 @@ struct OperationTraits {
     /// The leader or this node's state machine answers the request.
     forwarded: bool,
     has_body: bool,
+    has_parameters: bool,
     needs_node: bool,
     needs_principal: bool,
     /// A principal needs a right for it.
@@ -79,7 +80,7 @@ const COMMON: [CommonResponse; 11] = [
         applies: |it| it.forwarded,
     },
     // Each operation below `/v1` refuses query parameters that it does not have.
-    CommonResponse { status: "400", description: "`invalid`", applies: |it| it.needs_node },
+    CommonResponse { status: "400", description: "`invalid`", applies: |it| it.needs_node || it.has_parameters },
     CommonResponse {
         status: "401",
         description: "`unauthenticated`: access control is on, and the request has no valid credential",
@@ -145,6 +146,7 @@ pub fn document() -> String {
 fn complete(path: &str, operation: &mut Value) {
     // Indexing an absent key of a mutable `Value` would insert a null.
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    let has_parameters = parameters.as_ref().is_some_and(|parameters| !parameters.is_empty());
     for parameter in parameters.into_iter().flatten() {
         if parameter["in"] == "path" && parameter["name"] == "name" {
             parameter["schema"] = json!({"type": "string", "pattern": NAME_PATTERN, "maxLength": MAX_NAME_BYTES});
@@ -168,7 +170,7 @@ fn complete(path: &str, operation: &mut Value) {
     let has_body = operation.get("requestBody").is_some();
     let needs_principal = needs_node || path == "/metrics";
     let needs_right = needs_node && path != "/v1/cluster";
-    let traits = OperationTraits { forwarded, has_body, needs_node, needs_principal, needs_right };
+    let traits = OperationTraits { forwarded, has_body, has_parameters, needs_node, needs_principal, needs_right };
     let responses = operation["responses"].as_object_mut().expect("an operation has responses");
     for CommonResponse { status, description, .. } in COMMON.iter().filter(|common| (common.applies)(&traits)) {
         let schema = json!({"schema": {"$ref": "#/components/schemas/Problem"}});

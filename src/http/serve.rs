@@ -43,10 +43,10 @@ const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// accept a head of up to twice this size.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 
-/// The largest number of connections that the kernel completes before the listener accepts them. `net.core.somaxconn`
-/// also bounds it. The standard library asks for 128. The clients of a lost node connect at once, and a client that finds
-/// no place tries again after a second.
-const ACCEPT_QUEUE: i32 = 4_096;
+/// The largest number of connections that the kernel completes before the listener accepts them: `net.core.somaxconn`
+/// bounds it. The standard library asks for 128. The clients of a lost node connect at once, and a client that finds no
+/// place tries again after a second.
+const ACCEPT_QUEUE: i32 = i32::MAX;
 
 /// The header `retry-after` of the response on a connection above the limit, in seconds.
 const REJECTION_RETRY_SECONDS: u64 = 1;

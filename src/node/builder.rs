@@ -254,8 +254,14 @@ impl NodeBuilder {
         };
         let may_be_reached = config::may_be_reached(allow_insecure_network, settings);
         let mut problems = config::problems(&cluster, &members, may_be_reached, &raft, &lease, &ttl, backup.as_ref());
-        let listen_problem = listen_peer.and_then(|listen| config::listen_problem(&listen, may_be_reached));
-        problems.extend(listen_problem.map(|problem| format!("listen_peer: {problem}")));
+        // A listener is used in place of the address.
+        let listen = match &peer_listener {
+            Some(listener) => listener.local_addr().ok().map(|address| ("peer_listener", address.to_string())),
+            None => listen_peer.map(|address| ("listen_peer", address)),
+        };
+        problems.extend(listen.and_then(|(name, address)| {
+            config::listen_problem(&address, may_be_reached).map(|problem| format!("{name}: {problem}"))
+        }));
         let is_member = id.is_some_and(|id| members.iter().any(|member| member.id == id));
         match id {
             None => problems.push("id: is missing".to_owned()),
@@ -444,6 +450,15 @@ mod tests {
         assert!(matches!(found.as_slice(), [one] if is_refused(one)), "{found:?}");
         assert!(open().allow_insecure_network().check().is_ok());
         assert_eq!(problems(three().listen_peer("127.0.0.1")), ["listen_peer: \"127.0.0.1\" must be host:port"]);
+    }
+
+    #[tokio::test]
+    async fn exposed_peer_listener_needs_allow_insecure_network() {
+        let open = TcpListener::bind("0.0.0.0:0").await.expect("a free port");
+        let found = problems(three().listen_peer("127.0.0.1:0").peer_listener(open));
+        assert!(matches!(found.as_slice(), [one] if one.starts_with("peer_listener: ")), "{found:?}");
+        let local = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        assert!(three().listen_peer("0.0.0.0:9001").peer_listener(local).check().is_ok(), "it is used instead");
     }
 
     #[test]

@@ -78,9 +78,13 @@ fn failure(mut failed: Vec<(SocketAddr, io::Error)>) -> io::Error {
         return error;
     }
     failed.push((last, error));
-    // A node listens on one of the addresses. So the name refuses connections only if each address does.
-    let other = failed.iter().map(|(_, error)| error.kind()).find(|kind| *kind != io::ErrorKind::ConnectionRefused);
-    let kind = other.unwrap_or(io::ErrorKind::ConnectionRefused);
+    // A node listens on one of the addresses. So the name refuses connections only if each address does that this machine
+    // can use.
+    let is_usable =
+        |kind: &io::ErrorKind| !matches!(kind, io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable);
+    let kinds = || failed.iter().map(|(_, error)| error.kind());
+    let other = kinds().filter(is_usable).find(|kind| *kind != io::ErrorKind::ConnectionRefused);
+    let kind = other.or_else(|| kinds().find(is_usable)).unwrap_or(io::ErrorKind::NetworkUnreachable);
     let each: Vec<String> = failed.iter().map(|(address, error)| format!("{address}: {error}")).collect();
     io::Error::new(kind, each.join("; "))
 }

@@ -90,7 +90,8 @@ impl PeerListener for TcpPeerListener {
                 let from = address.ip();
                 match answer_caller(stream, tls, &identity, &*incarnations, services, &latest, stop).await {
                     Ok(Err(reason)) => refusals.log(&reason.to_string(), &format!("from {from}: {reason}")),
-                    // No node of a cluster sends invalid data, so log the address of this caller for the operator.
+                    // A caller that sends invalid data or nothing is rarely a node of the cluster, so log its address for the
+                    // operator.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         refusals.log(&from.to_string(), &format!("from {from}: {error}"));
                     }

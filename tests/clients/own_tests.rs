@@ -2,6 +2,7 @@
 //!
 //! The tests script the answers of the nodes, or the clock. The cases of the suite use real nodes and real time.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -64,7 +65,7 @@ const BUGS: &[OwnTest] = &[
         language: "Python",
         bug: "a grant lasts longer than the longest hold",
         file: "src/tenure/_grant.py",
-        before: "if ttl < math.inf and sent + self.options.longest_hold < self.deadline:",
+        before: "if self.ttl < math.inf and now + self.options.longest_hold < self.deadline:",
         after: "if False:",
         test: ("test_deadline", "test_longest_hold_below_the_default_ttl_ends_the_lease"),
     },
@@ -326,37 +327,52 @@ const BUGS: &[OwnTest] = &[
     },
 ];
 
-/// The bugs that their tests do not find.
+/// The bugs that their tests do not find, and the tests that fail without a bug.
 pub async fn missed(languages: &[Language], turns: &Semaphore) -> Vec<String> {
     let mut bugs = Vec::new();
+    let mut files: BTreeMap<_, (&Language, &OwnTest, BTreeSet<&str>)> = BTreeMap::new();
     for language in languages {
-        bugs.extend(BUGS.iter().filter(|bug| bug.language == language.name).map(|bug| (language, bug)));
+        for bug in BUGS.iter().filter(|bug| bug.language == language.name) {
+            bugs.push((language, bug));
+            let of_file = files.entry((language.name, bug.test.0));
+            of_file.or_insert_with(|| (language, bug, BTreeSet::new())).2.insert(bug.test.1);
+        }
     }
+    let failed = join_all(files.into_values().map(|(language, bug, tests)| async move {
+        let _turn = turns.acquire().await.expect("nothing closes it");
+        let copy = TempDir::new().expect("a folder");
+        let language = plant(language, [bug.file, bug.before, bug.before], copy.path());
+        let tests: Vec<&str> = tests.into_iter().collect();
+        let (passes, output) = run(&language, copy.path(), bug.test.0, &tests).await;
+        (!passes).then(|| format!("{}: without a bug, a test of {} fails:\n{output}", bug.language, bug.test.0))
+    }));
     let missed = join_all(bugs.into_iter().map(|(language, bug)| async move {
         let _turn = turns.acquire().await.expect("nothing closes it");
         let copy = TempDir::new().expect("a folder");
         let language = plant(language, [bug.file, bug.before, bug.after], copy.path());
-        let output = run(&language, copy.path(), bug.test).await;
+        let (_, output) = run(&language, copy.path(), bug.test.0, &[bug.test.1]).await;
         let is_found = output.lines().any(|line| is_failure(line, bug.test.1));
         (!is_found).then(|| format!("{}: {}, but {}:\n{output}", bug.language, bug.bug, bug.test.1))
     }));
-    missed.await.into_iter().flatten().collect()
+    let (failed, missed) = tokio::join!(failed, missed);
+    failed.into_iter().chain(missed).flatten().collect()
 }
 
-/// Runs one test of the client in this folder. Returns its output.
-async fn run(language: &Language, folder: &Path, (file, test): (&str, &str)) -> String {
+/// Runs tests of one file of the client in this folder. Returns whether they pass, and their output.
+async fn run(language: &Language, folder: &Path, file: &str, tests: &[&str]) -> (bool, String) {
     let mut command = Command::new("timeout");
     command.arg(LONGEST_TEST).arg(&language.command[0]).current_dir(folder).envs(language.environment.clone());
     if language.name == "Python" {
         command.args(["-m", "pytest", "--quiet", "--color=no", "-p", "no:cacheprovider"]);
-        command.arg(format!("tests/{file}.py::{test}"));
+        command.args(tests.iter().map(|test| format!("tests/{file}.py::{test}")));
     } else {
-        command.arg("--test-reporter=tap").arg(format!("--test-name-pattern=^{test}$"));
+        command.arg("--test-reporter=tap").arg(format!("--test-name-pattern=^({})$", tests.join("|")));
         command.arg(format!("build/test/{file}.test.js"));
     }
     let ended = tokio::task::spawn_blocking(move || command.output()).await.expect("it does not panic");
     let ended = ended.expect("the program timeout exists");
-    format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr))
+    let output = format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    (ended.status.success(), output)
 }
 
 /// Whether a line of pytest, or of node in the format TAP, says that the assertions of this test fail.

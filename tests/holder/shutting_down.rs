@@ -63,6 +63,51 @@ async fn undrained_lease_is_refused_as_not_drained_until_it_expires() {
     assert_eq!((guard.release().await, lease.release().await), (Ok(false), Ok(false)));
 }
 
+/// The cluster has no record of the grant any more.
+#[tokio::test(start_paused = true)]
+async fn undrained_lease_that_the_cluster_forgot_is_over() {
+    const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(20));
+    let lease = manager.lease_with("job", options).expect("valid options");
+    lease.before_release(std::future::pending::<()>).detach();
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    guard.release().await.expect_err("the work goes on");
+    for _ in 0..2 {
+        cluster.clock().advance(MONTH);
+        cluster.manager().try_acquire("other").await.expect("an answer");
+    }
+    assert_eq!((guard.release().await, lease.release().await), (Ok(false), Ok(false)));
+}
+
+/// An acquire in progress replaces the grant of the guard while the guard waits for it.
+#[tokio::test(start_paused = true)]
+async fn guard_of_an_undrained_lease_releases_no_later_grant() {
+    let (_cluster, switch, manager) = switched();
+    let options = LeaseOptions::new().ttl(TTL).drain(Duration::from_millis(20));
+    let lease = manager.lease_with("job", options).expect("valid options");
+    let listener = lease.before_release(std::future::pending::<()>);
+    let guard = std::sync::Arc::new(lease.guard(Wait::No).await.expect("it is free"));
+    guard.release().await.expect_err("the work goes on");
+    drop(listener);
+    switch.set(Line::Cut);
+    let acquiring = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(Wait::No).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let releasing = tokio::spawn({
+        let guard = guard.clone();
+        async move { guard.release().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    switch.set(Line::Up);
+    let token = acquiring.await.expect("no panic").expect("it is granted");
+    assert_eq!(releasing.await.expect("no panic"), Ok(false));
+    assert_eq!(lease.token(), Some(token), "the later grant stays");
+}
+
 /// The release began before the shutdown, and its request is lost.
 #[tokio::test(start_paused = true)]
 async fn shutdown_names_a_lease_whose_release_is_in_flight() {

@@ -3,6 +3,7 @@
 //! The node has no leader, so a request that needs one stays open. Requests reach the router without a socket: one poll
 //! takes a request to the node.
 
+use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -216,6 +217,25 @@ async fn request_is_refused_when_its_body_is_complete() {
         assert!(early.is_none(), "{call:?} is answered before its body");
         send.send(Bytes::from(call.body)).expect("the node reads the body");
         assert_eq!(code(refused.await).await, expected, "{call:?}");
+    }
+    node.end().await;
+}
+
+/// The client sends `expect: 100-continue`, and no body before the answer.
+#[tokio::test]
+async fn refused_upload_is_not_invited() {
+    let node = Leaderless::start(|settings| settings.limits.max_requests = 0).await;
+    for (path, kind, status) in [
+        (CLAIM.path, "application/json", StatusCode::TOO_MANY_REQUESTS),
+        ("/v1/leases/a/renew?ttl_ms=5000", "application/json", StatusCode::BAD_REQUEST),
+        ("/v1/leases/a/renew", "text/plain", StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    ] {
+        let request = Request::post(path).header("content-type", kind).header("expect", "100-continue");
+        let request = request.body(Body::from_stream(stream::pending::<io::Result<Bytes>>())).expect("valid");
+        let mut router = node.router.clone();
+        let answered = unconstrained(std::pin::pin!(router.call(request))).now_or_never();
+        let Some(Ok(response)) = answered else { panic!("{path} waits for the body") };
+        assert_eq!(response.status(), status, "{path}");
     }
     node.end().await;
 }

@@ -207,6 +207,8 @@ class Access(PageTest):
             self.assertNotIn(secret, texts)
         self.assertEqual(self.find("#token").get_attribute("autocomplete"), "off")
         self.assertNotIn("team", self.driver.current_url)
+        self.driver.back()
+        self.assertNotIn("team", self.driver.current_url)
 
     def test_each_path_of_an_origin_has_its_own_token(self):
         proxy = TwoPaths(self.cluster.url)

@@ -92,18 +92,44 @@ class Outages(PageTest):
         self.assertLess(positions[0], max(1, granted - 1_000), "the page asks for older events first")
         self.assertEqual(positions[1], granted)
 
+    def test_forgotten_events_after_the_start_are_not_shown_as_new(self):
+        positions, refusals = [], []
+
+        def take(handler, path):
+            if not path.startswith("/v1/watch"):
+                return False
+            positions.append(handler.headers["last-event-id"])
+            return bool(refusals) and refuse(handler, refusals.pop())
+
+        self.answers = take
+        self.open(self.url)
+        before = len(positions)
+        self.hide(True)
+        self.wait_text("#connection-text", "Reconnecting")
+        cluster.acquire(self.upstream, "0-forgotten", "worker-1")
+        granted = cluster.request(self.upstream, "GET", "/v1/leases/0-forgotten/history")["transitions"][-1]["index"]
+        compacted = {"title": "Compacted", "status": 410, "detail": "compacted", "code": "compacted", "oldest": granted}
+        refusals.append(compacted)
+        self.hide(False)
+        self.wait(lambda: len(positions) >= before + 2, "a watch after the refusal")
+        self.assertIsNone(positions[before + 1], "the page watches from now")
+
+    def hide(self, is_hidden):
+        change = """Object.defineProperty(document, "hidden", { configurable: true, value: arguments[0] });
+                    document.dispatchEvent(new Event("visibilitychange"));"""
+        self.script(change, is_hidden)
+
     def test_hidden_page_has_no_watch(self):
         watches = []
         self.answers = lambda handler, path: path.startswith("/v1/watch") and watches.append(path)
         self.open(self.url)
         before = len(watches)
-        hide = """Object.defineProperty(document, "hidden", { configurable: true, value: arguments[0] });
-                  document.dispatchEvent(new Event("visibilitychange"));"""
-        self.script(hide, True)
+        self.hide(True)
         self.wait_text("#connection-text", "Reconnecting")
-        self.assertEqual(len(watches), before)
         cluster.acquire(self.upstream, "0-hidden", "worker-1")
-        self.script(hide, False)
+        time.sleep(1.5)  # A page that tries again does it within this time.
+        self.assertEqual(len(watches), before)
+        self.hide(False)
         self.wait_text("#timeline-list", "0-hidden granted to worker-1")
         self.wait_text("#connection-text", "Live")
         self.assertGreater(len(watches), before)

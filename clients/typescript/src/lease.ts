@@ -1,6 +1,6 @@
 import { LeaseLost } from "./errors.js";
 import type { Hold, LeaseState } from "./hold.js";
-import type { CallOptions } from "./options.js";
+import { type CallOptions, checkMetadata } from "./options.js";
 import type { FencingToken } from "./token.js";
 
 /**
@@ -170,8 +170,8 @@ export class LeaseHandle implements Lease {
     return this.#operations.check(this.#hold, options.signal);
   }
 
-  updateMetadata(metadata: Readonly<Record<string, string>>, options: CallOptions = {}): Promise<boolean> {
-    return this.#operations.updateMetadata(this.#hold, { ...metadata }, options.signal);
+  async updateMetadata(metadata: Readonly<Record<string, string>>, options: CallOptions = {}): Promise<boolean> {
+    return this.#operations.updateMetadata(this.#hold, checkMetadata(metadata), options.signal);
   }
 
   [Symbol.asyncDispose](): Promise<void> {

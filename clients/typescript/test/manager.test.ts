@@ -534,6 +534,12 @@ test("metadata_conflict_is_retried", async () => {
   );
 });
 
+test("metadata_above_the_bounds_is_not_sent", async () => {
+  const held = await manager().acquire("job");
+  await assert.rejects(held.updateMetadata({ zone: "b".repeat(4_093) }), RangeError);
+  assert.equal(server.of("/metadata").length, 0);
+});
+
 test("listener_that_throws_does_not_harm_the_renewals", async () => {
   const thrown = deferred<Error>();
   const listeners = process.listeners("uncaughtException");

@@ -326,10 +326,11 @@ byId("dialog").addEventListener("close", () => {
     if (document.activeElement === document.body && detail.name !== "") byId("detail-name").focus();
 });
 byId("sign-out").addEventListener("click", () => {
-    // The next user of this tab does not see the names that this one has entered.
+    // The next user of this tab does not see the names that this one has entered. Earlier entries of the history stay.
     filter.clear();
-    location.hash = "#leases";
+    history.replaceState(null, "", "#leases");
     signOut("", null);
+    route();
 });
 document.querySelector(".skip")?.addEventListener("click", () => window.setTimeout(() => table.focus()));
 document.addEventListener("keydown", (event) => {

@@ -98,9 +98,10 @@ export class Sync {
                 this.#listeners.watch(failure);
                 if (failure) begin();
             },
-            // The node has forgotten those events. A busy node forgets its oldest ones before the next request, too.
+            // The node has forgotten those events. A busy node forgets its oldest ones before the next request, too. After
+            // `applied`, the events would look new.
             restart: (failure) => {
-                if (oldest === null && failure.oldest !== null) this.start(prefix, applied, failure.oldest);
+                if (oldest === null && failure.oldest !== null && failure.oldest <= applied) this.start(prefix, applied, failure.oldest);
                 else this.start(prefix, 0);
             },
             live: (isLive) => this.#listeners.live(isLive),

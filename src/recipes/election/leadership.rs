@@ -146,8 +146,8 @@ impl Leadership {
     ///
     /// The same as [`Lease::release`](crate::client::Lease::release).
     pub async fn resign_now(&self) -> Result<bool, CallError> {
-        match self.is_leader() || self.guard.is_unreleased() {
-            true => Lease::release(&self.guard).await,
+        match self.guard.can_release() {
+            true => self.guard.release_grant().await,
             false => Ok(false),
         }
     }

@@ -82,7 +82,7 @@ class Core:
         return task
 
     def hold(self, name: str, options: LeaseOptions) -> Hold:
-        """The record of this lease. Options other than the defaults replace those of an earlier handle."""
+        """The record of this lease. If an option is not the default, all of them replace those of an earlier handle."""
         self.owner.check()
         hold = self._holds.get(name)
         if hold is None:

@@ -74,13 +74,16 @@ class Grant:
         self.is_renewing = False
         self.failures = 0
         self.ending: Loss | None = None
-        if ttl < math.inf and sent + self.options.longest_hold < self.deadline:
-            # The default ttl of the cluster is above the longest hold. An infinite lease ignores it.
-            self.deadline, self.ending = sent + self.options.longest_hold, Loss.HELD_LONGEST
         self.is_paused = False
         """A hand-over is in progress: another holder may have the lease already."""
         self.end: HoldState | None = None
         """The state in which the grant ended."""
+
+    def end_at_longest_hold(self, now: float) -> None:
+        """Ends a new grant after its longest hold, if the default ttl of the cluster is above that."""
+        # An infinite lease ignores the longest hold.
+        if self.ttl < math.inf and now + self.options.longest_hold < self.deadline:
+            self.deadline, self.ending = now + self.options.longest_hold, Loss.HELD_LONGEST
 
     def renew(self, ttl: float, sent: float, drift_permille: int) -> None:
         """Applies a renewal that was sent at `sent`. It never moves the deadline backwards."""
@@ -124,7 +127,7 @@ class Grant:
             return CheckAt(self.next_renewal) if now < self.next_renewal else Renew()
         if self.is_expired(now):
             return Expired(Loss.SUSPENDED if was_not_running else self.ending or Loss.UNREACHABLE)
-        stop = self.deadline - min(grace, self.ttl / 2)
+        stop = self.deadline - min(grace, self.ttl / 2, self.options.longest_hold / 2)
         is_stopping = now >= stop
         if is_stopping and self.ending is None:
             self.ending = Loss.UNREACHABLE

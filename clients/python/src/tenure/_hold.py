@@ -127,6 +127,7 @@ class Hold:
         if options.ttl is None and options.grace > ttl / 2:
             log.warning("lease %s: the grace is above half the ttl; the client uses %.3g s", self.name, ttl / 2)
         self.grant = Grant(token, ttl, sent, self.drift_permille, options)
+        self.grant.end_at_longest_hold(now)
         self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self.deadline = self.grant.deadline

@@ -151,8 +151,8 @@ class LeaseManager:
     ) -> Lease:
         """Returns a handle of a lease. Sends no request.
 
-        All handles with one name share one lease. Options other than the defaults apply to all of them from the next
-        acquire on. All times are in seconds.
+        All handles with one name share one lease. A handle with any option replaces all options of the earlier handles,
+        from the next acquire on. A handle without options changes none. All times are in seconds.
 
         Args:
             name: 1 to 200 letters, digits and `.`, `_`, `:`, `/`, `-`, with a letter or digit first.

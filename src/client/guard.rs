@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::grant::GrantSignals;
 use super::hold::GrantPhase;
+use super::operations;
 use super::shared::KeeperCommand;
 use super::{CallError, Lease, Loss};
 use crate::time;

@@ -11,7 +11,8 @@ use crate::api::TtlMs;
 use crate::clock::{Clock, SystemClock};
 use crate::rng::rng;
 use crate::types::{
-    HolderId, InvalidValue, MAX_DRIFT_PERMILLE, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, Metadata, Ttl, ceil_ms,
+    HolderId, InvalidValue, MAX_DRIFT_PERMILLE, MAX_LIMIT, MAX_LOCK_DELAY_MS, MAX_WAIT_MS, MIN_TTL_MS, Metadata, Ttl,
+    ceil_ms,
 };
 
 /// Most bytes of the host name in a default holder. The process id and the random part must fit into the limit of 200.

@@ -159,14 +159,14 @@ impl Leadership {
     /// # Errors
     ///
     /// - [`TooEarly`](ResignError::TooEarly): the minimum time is not over. This process is still the leader.
-    /// - [`Call`](ResignError::Call): an error of [`Lease::hand_over`](crate::client::Lease::hand_over), which says whether this process is still the
+    /// - [`Call`](ResignError::Call): an error of [`Lease::hand_over`], which says whether this process is still the
     ///   leader.
     ///
     /// # Cancel safety
     ///
-    /// The same as [`Lease::hand_over`](crate::client::Lease::hand_over).
+    /// The same as [`Lease::hand_over`].
     ///
-    /// [`Lease::hand_over`](crate::client::Lease::hand_over): crate::client::Lease::hand_over
+    /// [`Lease::hand_over`]: crate::client::Lease::hand_over
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, ResignError> {
         self.check_minimum_hold()?;
         match self.is_leader() {

@@ -54,8 +54,8 @@ late writes.
 
 Signals: TERM, INT, HUP, QUIT, USR1 and USR2 are forwarded to the command, which has its own process group. If stdin \
 is a terminal, the command stays in the process group of this process, so that it can read from the terminal and gets \
-Ctrl-C and Ctrl-Z directly. Then only TERM, USR1 and USR2 are forwarded, until the command exits. Ctrl-Z also stops the renewals: without `fg` in time, the command is killed and the lease \
-is lost.
+Ctrl-C and Ctrl-Z directly. There, until the command exits, only TERM, USR1 and USR2 are forwarded. Ctrl-Z also stops \
+the renewals: without `fg` in time, the command is killed and the lease is lost.
 
 Exit codes:
   N    the exit code of the command, or 128 + N if signal N ended the command

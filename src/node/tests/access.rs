@@ -164,17 +164,22 @@ async fn change_waits_for_the_entry_of_a_request_without_a_client() {
     cluster.shutdown().await;
 }
 
-/// Found by the simulation, seed 227: an isolated leader answered a claim with a revoked token from its old state.
-#[tokio::test(start_paused = true)]
-async fn isolated_leader_refuses_no_holder_from_memory() {
-    let (cluster, leader, others) = start_guarded().await;
+/// Adds the principal `second` with the role `worker` and the token 2.
+async fn add_second(at: &TestNode) {
     for wanted in [
         AccessChange::SetPrincipal { principal: name("second"), roles: [name("worker")].into() },
         AccessChange::AddToken { principal: name("second"), hash: hash(2), created_wall_ms: 0 },
     ] {
-        change(cluster.node(others[0]), wanted).await.expect("made");
+        change(at, wanted).await.expect("made");
     }
     tokio::time::sleep(HEARTBEAT).await;
+}
+
+/// Found by the simulation, seed 227: an isolated leader answered a claim with a revoked token from its old state.
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_refuses_no_holder_from_memory() {
+    let (cluster, leader, others) = start_guarded().await;
+    add_second(cluster.node(others[0])).await;
     let claims = |token| {
         let node = cluster.node(leader);
         async move { node.request_of(&Caller::Token(hash(token)), claim("a"), Forward::Once).await.map(|done| done.answer) }
@@ -213,13 +218,7 @@ async fn isolated_follower_refuses_no_read_from_memory() {
 #[tokio::test(start_paused = true)]
 async fn claim_with_the_holder_id_of_another_principal_takes_no_waiter_out() {
     let (cluster, leader, others) = start_guarded().await;
-    for wanted in [
-        AccessChange::SetPrincipal { principal: name("second"), roles: [name("worker")].into() },
-        AccessChange::AddToken { principal: name("second"), hash: hash(2), created_wall_ms: 0 },
-    ] {
-        change(cluster.node(others[0]), wanted).await.expect("made");
-    }
-    tokio::time::sleep(HEARTBEAT).await;
+    add_second(cluster.node(others[0])).await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
     holder.acquire(Wait::No).await.expect("free");

@@ -162,11 +162,17 @@ impl Default for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::{MAX_RETAINED_ENDED_BYTES, MAX_RETAINED_NAME_BYTES};
 
     #[test]
     fn initial_limits_are_frozen() {
         let Limits { max_leases, max_waiters, history, ended_keep_ms, ended_keep, waiter_timeout_ms } = Limits::INITIAL;
         assert_eq!((max_leases, max_waiters, history), (2_000_000, 10_000, 16));
         assert_eq!((ended_keep_ms, ended_keep, waiter_timeout_ms), (600_000, 10_000, 10_000));
+    }
+
+    #[test]
+    fn bounds_of_retained_bytes_are_frozen() {
+        assert_eq!((MAX_RETAINED_NAME_BYTES, MAX_RETAINED_ENDED_BYTES), (67_108_864, 536_870_912));
     }
 }

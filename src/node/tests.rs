@@ -23,10 +23,12 @@ use crate::testing::{Cluster, Setup, TestNode, TokioClock};
 use crate::types::{HolderId, LeaseName, MAX_LIMIT, Metadata, NodeId, Ttl};
 
 mod access;
+mod counted;
 mod level;
 mod members;
 #[path = "../../tests/support/plain_http.rs"]
 mod plain_http;
+mod reads;
 mod shutdown;
 mod waits;
 

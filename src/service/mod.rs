@@ -534,7 +534,9 @@ fn refusal(refusal: Refusal) -> Box<Problem> {
             metadata_version: Some(version),
             ..Problem::new(Code::MetadataChanged, format!("the metadata has changed: its version is {version}"))
         },
-        Refusal::NoSuchWaiter => Problem::new(Code::NoSuchWaiter, "the lease has no waiters, or not the named one"),
+        Refusal::NoSuchWaiter => {
+            Problem::new(Code::NoSuchWaiter, "the named holder does not wait, or no waiter has reached the leader")
+        }
         refusal @ Refusal::GrantedInThisEntry => return unexpected(&refusal),
     })
 }

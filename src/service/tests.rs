@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::api::TtlMs;
+use crate::lease::{Batch, Machine, Stamp};
 use crate::token::FencingToken;
 use crate::types::{AccessName, HolderId, Right};
 
@@ -100,6 +101,27 @@ fn batch_has_at_most_10_000_renewals() {
     let taken = renew(10_000).expect("the batch is at the bound");
     assert!(matches!(taken, Request::Change(Command::Renew { leases, .. }) if leases.len() == 10_000));
     assert_eq!(renew(10_001).map(drop).expect_err("the batch is above the bound").code, Code::TooLarge);
+}
+
+/// A principal that tries the tokens of others can add its own lease to the batch.
+#[test]
+fn batch_is_lost_for_the_audit_log_if_one_lease_is() {
+    let (mut machine, mut index) = (Machine::new(), 0);
+    let mut apply = |command| {
+        index += 1;
+        let batch = Batch { stamp: Stamp::default(), commands: vec![command] };
+        Answer::Outcome(machine.apply(FencingToken { term: 1, index }, &batch).0.remove(0))
+    };
+    apply(Command::Acquire(claim_of(r#"{"holder":"h"}"#).expect("valid")));
+    let renewal = |index| {
+        let (name, token) = (LeaseName::new("a").expect("valid"), FencingToken { term: 1, index });
+        Renewal { name, token, ttl: None }
+    };
+    for (tokens, is_lost) in [(vec![], false), (vec![1], false), (vec![1, 7], true), (vec![7], true)] {
+        let (holder, leases) = (HolderId::new("h").expect("valid"), tokens.into_iter().map(renewal).collect());
+        let answer = apply(Command::Renew { holder, leases });
+        assert_eq!(refusal_code(&answer), is_lost.then_some(Code::Lost), "{answer:?}");
+    }
 }
 
 #[test]

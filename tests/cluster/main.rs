@@ -290,13 +290,20 @@ async fn place_stays_while_one_request_of_its_holder_waits() {
 }
 
 async fn queue(node: &TestNode) -> usize {
-    queued(node).await.len()
+    match ask(node, read_queue()).await.expect("answered").answer {
+        Answer::Queue(waiters) => waiters.len(),
+        Answer::QueuePart { total, .. } => total as usize,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read_queue() -> Request {
+    Request::Read { query: Query::Queue(name("job")), consistency: Consistency::Leader }
 }
 
 /// The holders in the queue, in its order.
 async fn queued(node: &TestNode) -> Vec<String> {
-    let read = Request::Read { query: Query::Queue(name("job")), consistency: Consistency::Leader };
-    match ask(node, read).await.expect("answered").answer {
+    match ask(node, read_queue()).await.expect("answered").answer {
         Answer::Queue(waiters) => waiters.iter().map(|waiter| waiter.holder.to_string()).collect(),
         other => panic!("{other:?}"),
     }

@@ -159,7 +159,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             return NodeReply::NotLeader;
         };
         let executed = tokio::select! {
-            executed = self.execute_in_term(&leader_term, caller, request) => executed,
+            executed = self.execute_in_term(&leader_term, from, caller, request) => executed,
             () = self.node_is_silent(from), if waits => Err(ProposeError::StillWaits),
         };
         match executed {

@@ -265,13 +265,17 @@ impl Request {
         }
     }
 
-    /// Clones the request for an attempt that starts now, with the remaining wait.
-    fn clone_with_remaining_wait(&self, arrived: Instant) -> Request {
+    /// Clones the request for an attempt that starts now, with the remaining wait. When it is over, a claim that may be in
+    /// the queue goes without a wait: a wait of 0 would end that of another request of its holder.
+    fn clone_with_remaining_wait(&self, arrived: Instant, may_be_queued: bool) -> Request {
         let mut request = self.clone();
         if let Request::Acquire(acquire) = &mut request
             && let Some(wait_ms) = &mut acquire.wait_ms
         {
             *wait_ms = wait_ms.saturating_sub(arrived.elapsed().as_millis() as u64);
+            if *wait_ms == 0 && may_be_queued {
+                acquire.wait_ms = None;
+            }
         }
         request
     }

@@ -15,7 +15,7 @@ use crate::lease::{Acquire, Command, DropCause, Outcome, Refusal, WaiterId};
 use crate::node::leader::LeaderTerm;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
-use crate::node::request::wait::{WaitHandle, Wake};
+use crate::node::request::wait::{WaitHandle, WaitOver, Wake};
 use crate::node::request::{Answer, Request, RequestError, Response, Served};
 use crate::node::{Node, NodeCore, NodeFailure};
 use crate::peer::{self, Payload, PeerError, Transport};
@@ -23,7 +23,7 @@ use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State, run_to
 use crate::storage::Storage;
 use crate::storage::codec;
 use crate::trace::{Span, SpanRole};
-use crate::types::{AccessName, Consistency, NodeId};
+use crate::types::{AccessName, Consistency, MAX_WAIT_MS, NodeId, ceil_ms};
 
 /// Pause before the next attempt if no leader was reached. It doubles up to `LONGEST_PAUSE`, so that many requests
 /// do not slow down an election.
@@ -102,7 +102,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         loop {
             // An attempt can wait for long at a leader. If that leader stops, the leaderless time begins only then.
             let had_leader = self.raft.leadership().leader.is_some();
-            let refusal = match self.attempt(caller, request.clone_with_remaining_wait(arrived), forward).await {
+            let next = request.clone_with_remaining_wait(arrived, ambiguous.is_some());
+            let refusal = match self.attempt(caller, next, forward).await {
                 Ok(response) => return unless_ambiguous(response, ambiguous),
                 Err(ProposeError::NotLeader) => None,
                 Err(ProposeError::StillWaits) => {
@@ -297,18 +298,27 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         request: Request,
     ) -> Result<Response, ProposeError> {
         let leader_term = self.requests.clock.leader_term().ok_or(ProposeError::NotLeader)?;
-        self.execute_in_term(&leader_term, caller, request).await
+        self.execute_in_term(&leader_term, self.settings.id, caller, request).await
     }
 
+    /// Executes a request of a client of the node `from` as the leader of a term.
     pub(in crate::node) async fn execute_in_term(
         self: &Arc<Self>,
         leader_term: &LeaderTerm,
+        from: NodeId,
         caller: &Caller,
         request: Request,
     ) -> Result<Response, ProposeError> {
         let principal = self.authorize(caller, &request.need()).map_err(ProposeError::Refused)?;
         let answer = match request {
-            Request::Acquire(acquire) => self.acquire(leader_term, principal, acquire).await?,
+            Request::Acquire(acquire) => self.acquire(leader_term, from, principal, acquire).await?,
+            Request::Change(Command::LeaveQueue { waiter }) => {
+                let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
+                Answer::Outcome(match self.requests.waits.leave_from(from, waiter, leave) {
+                    Some(left) => self.propose_with(|| ((), left)).await.1?.outcome,
+                    None => Outcome::Waiting(0),
+                })
+            }
             Request::Change(Command::Renew { holder, leases }) => {
                 self.renew(leader_term, principal, holder, leases).await?
             }
@@ -403,6 +413,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     async fn acquire(
         self: &Arc<Self>,
         leader_term: &LeaderTerm,
+        from: NodeId,
         principal: Option<AccessName>,
         acquire: Acquire,
     ) -> Result<Answer, ProposeError> {
@@ -424,11 +435,19 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             ));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
-        let mut handle = self.requests.waits.register(id);
-        match self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await {
+        let until = Instant::now() + Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
+        let queue = || {
+            self.requests.waits.register(id, from, until, |longer| {
+                let wait_ms = Some(wait_ms.saturating_add(ceil_ms(longer)));
+                let claim = Command::Acquire(Acquire { wait_ms, ..acquire });
+                self.requests.proposer.propose(leader_term.term, owned(principal, claim))
+            })
+        };
+        let (mut handle, proposed) = self.propose_with(queue).await;
+        match proposed {
             Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, position }) => {
                 handle.queued_at(position.index);
-                self.wait(leader_term, handle, Duration::from_millis(wait_ms)).await
+                self.wait(leader_term, handle, until).await
             }
             answered => {
                 // Either the waiter is not in the queue, or an earlier attempt queued it and the next leader keeps it.
@@ -455,13 +474,18 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         leader_term: &LeaderTerm,
         command: Command,
     ) -> Result<AppliedOutcome, ProposeError> {
+        self.propose_with(|| ((), self.requests.proposer.propose(leader_term.term, command))).await.1
+    }
+
+    /// Waits for the command that `queue` queues. Returns its outcome with the first result of `queue`.
+    async fn propose_with<H, P>(&self, queue: impl FnOnce() -> (H, P)) -> (H, Result<AppliedOutcome, ProposeError>)
+    where
+        P: Future<Output = Result<AppliedOutcome, ProposeError>>,
+    {
         let span = Span::child(|| "propose", SpanRole::Internal);
         let times = span.is_recording().then(|| self.raft.record_times());
-        let proposed = tokio::time::timeout(
-            self.settings.timeouts.request,
-            self.requests.proposer.propose(leader_term.term, command),
-        )
-        .await;
+        let (handle, queued) = queue();
+        let proposed = tokio::time::timeout(self.settings.timeouts.request, queued).await;
         let proposed = proposed.unwrap_or_else(|_| {
             Err(ProposeError::Unknown(format!("not committed within {:?}", self.settings.timeouts.request)))
         });
@@ -472,22 +496,36 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             }
             Err(error) => span.fail(&format_args!("{error:?}")),
         }
-        proposed
+        (handle, proposed)
     }
 
     async fn wait(
         self: &Arc<Self>,
         leader_term: &LeaderTerm,
         mut handle: WaitHandle,
-        wait: Duration,
+        until: Instant,
     ) -> Result<Answer, ProposeError> {
         let _span = Span::child(|| "wait", SpanRole::Internal);
+        let request = handle.request();
+        let over = async {
+            tokio::time::sleep_until(until).await;
+            let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
+            match self.requests.waits.over(request, until, leave) {
+                WaitOver::Ends => {}
+                WaitOver::OtherWaits => return Ok(Answer::WaitTimeout),
+                // It ends by the wake of its waiter.
+                WaitOver::Leaves(left) => drop(left.await),
+            }
+            tokio::time::sleep(WAIT_SLACK).await;
+            Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))
+        };
         tokio::select! {
             biased;
             wake = handle.woken() => match wake {
                 Some(Wake::Granted(lease)) => Ok(Answer::Outcome(Outcome::Held { lease: *lease, fresh: true })),
                 Some(Wake::Ended(lost)) => Ok(Answer::Outcome(Outcome::Refused(Refusal::Lost(lost)))),
                 Some(Wake::Dropped(DropCause::WaitTimeout)) => Ok(Answer::WaitTimeout),
+                Some(Wake::Dropped(DropCause::Left)) if Instant::now() >= until => Ok(Answer::WaitTimeout),
                 Some(Wake::Dropped(DropCause::Abandoned | DropCause::Left)) => Ok(Answer::WaitAbandoned),
                 None => Err(ProposeError::StillWaits),
             },
@@ -496,9 +534,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 handle.keep_position();
                 Err(ProposeError::StillWaits)
             }
-            () = tokio::time::sleep(wait + WAIT_SLACK) => {
-                Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))
-            }
+            answer = over => answer,
         }
     }
 

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::lease::{Change, DropCause, Effects, GrantCause, HolderLease, Lost, Machine, WaiterId};
 use crate::raft::{AppliedEntry, ApplyObserver};
+use crate::types::NodeId;
 
 /// The end of a wait.
 #[derive(Clone, Debug)]
@@ -18,7 +21,17 @@ pub(in crate::node) enum Wake {
     Dropped(DropCause),
 }
 
-/// The waiting requests of this node.
+/// What a request does when its own wait is over.
+pub(in crate::node) enum WaitOver<L> {
+    /// The machine ends the wait now.
+    Ends,
+    /// Another request of the waiter keeps the position.
+    OtherWaits,
+    /// The machine would end the wait later, so the waiter leaves the queue.
+    Leaves(L),
+}
+
+/// The waiting requests at this leader.
 pub(in crate::node) struct WaitRegistry {
     waiters: Mutex<Waiters>,
     /// Receives each waiter whose last request was dropped before an answer.
@@ -35,6 +48,8 @@ struct Waiters {
 #[derive(Default)]
 struct Requests {
     waiting: Vec<Waiting>,
+    /// The latest end of a wait of these requests and of earlier ones. The machine ends the wait then.
+    until: Option<Instant>,
     /// A request has left that may have queued the waiter. So the last one must remove it, whatever its own answer is.
     has_left: bool,
 }
@@ -42,6 +57,8 @@ struct Requests {
 /// One waiting request.
 struct Waiting {
     handle: u64,
+    /// The node of its client.
+    node: NodeId,
     sender: oneshot::Sender<Wake>,
     /// The index of the entry that queued its claim. `None`: the claim is not applied yet, as far as the request knows.
     queued_at: Option<u64>,
@@ -107,15 +124,57 @@ impl WaitRegistry {
         (Arc::new(WaitRegistry { waiters: Mutex::default(), abandoned }), left)
     }
 
-    /// Registers a wait. Call it before the acquire is proposed, because its grant may be applied at once.
-    pub fn register(self: &Arc<Self>, id: WaiterId) -> WaitHandle {
+    /// Registers a wait of a client of `node` that ends at `until`, and then calls `propose`: its claim may be granted at
+    /// once. It waits for longer than its request by the passed time, until the last request of the waiter ends.
+    /// Claims of a waiter are queued in the order of their registration.
+    pub fn register<P>(
+        self: &Arc<Self>,
+        id: WaiterId,
+        node: NodeId,
+        until: Instant,
+        propose: impl FnOnce(Duration) -> P,
+    ) -> (WaitHandle, P) {
         let (sender, wake) = oneshot::channel();
         let mut waiters = self.waiters.lock();
         let handle = waiters.next_handle;
         waiters.next_handle += 1;
-        let waiting = Waiting { handle, sender, queued_at: None, early: Vec::new() };
-        waiters.by_id.entry(id.clone()).or_default().waiting.push(waiting);
-        WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }
+        let requests = waiters.by_id.entry(id.clone()).or_default();
+        requests.waiting.push(Waiting { handle, node, sender, queued_at: None, early: Vec::new() });
+        let latest = requests.until.map_or(until, |latest| latest.max(until));
+        requests.until = Some(latest);
+        let proposed = propose(latest - until);
+        (WaitHandle { registry: self.clone(), id, handle, wake, may_be_in_queue: true }, proposed)
+    }
+
+    /// Decides what a request does whose own wait was over at `until`. See [`leave`](Self::leave) for the order.
+    pub fn over<L>(
+        &self,
+        (id, handle): (WaiterId, u64),
+        until: Instant,
+        leave: impl FnOnce(WaiterId) -> L,
+    ) -> WaitOver<L> {
+        let waiters = self.waiters.lock();
+        let waits = |requests: &&Requests| requests.waiting.iter().any(|one| one.handle == handle);
+        match waiters.by_id.get(&id).filter(waits) {
+            Some(requests) if requests.waiting.len() > 1 => WaitOver::OtherWaits,
+            Some(requests) if requests.until > Some(until) => WaitOver::Leaves(leave(id)),
+            _ => WaitOver::Ends,
+        }
+    }
+
+    /// Like [`leave`](Self::leave), for the requests of one node: calls `leave` unless a request of another node waits.
+    /// Then only the requests of this node end.
+    pub fn leave_from<R>(&self, node: NodeId, id: WaiterId, leave: impl FnOnce(WaiterId) -> R) -> Option<R> {
+        let mut waiters = self.waiters.lock();
+        let Some(requests) = waiters.by_id.get_mut(&id) else { return Some(leave(id)) };
+        if requests.waiting.iter().all(|one| one.node == node) {
+            return Some(leave(id));
+        }
+        // A claim that is not applied yet can still be refused.
+        let ended = requests.waiting.extract_if(.., |one| one.node == node && one.queued_at.is_some());
+        ended.for_each(|one| one.wake(Wake::Dropped(DropCause::Left)));
+        requests.has_left = true;
+        None
     }
 
     /// Calls `leave` if no request of this node waits for this waiter. Otherwise the last of its requests must remove it.
@@ -181,6 +240,11 @@ impl WaitHandle {
                 waiters.by_id.remove(&self.id);
             }
         }
+    }
+
+    /// The request, for [`WaitRegistry::over`].
+    pub fn request(&self) -> (WaiterId, u64) {
+        (self.id.clone(), self.handle)
     }
 
     /// Leaves the waiter in the queue when this handle is dropped: the request continues at another leader.
@@ -250,10 +314,10 @@ impl Drop for LocalWaitGuard {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
-    use crate::lease::{Acquire, Batch, Command, Outcome, Stamp};
+    use crate::lease::{Acquire, Batch, Command, LostReason, Outcome, Stamp};
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
@@ -268,6 +332,13 @@ mod tests {
         HolderId::new(format!("holder-{number}")).expect("valid")
     }
 
+    impl WaitRegistry {
+        /// Registers a wait of a client of node 1, without its claim.
+        pub(in crate::node) fn register_alone(self: &Arc<Self>, id: WaiterId) -> WaitHandle {
+            self.register(id, 1, tokio::time::Instant::now(), |_| ()).0
+        }
+    }
+
     fn claim(number: u64, wait_ms: Option<u64>) -> Command {
         let (ttl, metadata) = (Ttl::INFINITE, Metadata::default());
         let holder = holder(number);
@@ -279,14 +350,14 @@ mod tests {
     fn waiter_leaves_with_its_last_request_although_that_one_is_refused() {
         let (registry, mut left) = WaitRegistry::new();
         let id = WaiterId { name: name(), holder: holder(1) };
-        let (first, mut second) = (registry.register(id.clone()), registry.register(id.clone()));
+        let (first, mut second) = (registry.register_alone(id.clone()), registry.register_alone(id.clone()));
         drop(first);
         assert!(left.try_recv().is_err(), "the second request may queue the waiter");
         second.keep_position();
         drop(second);
         assert_eq!(left.try_recv().ok(), Some(id.clone()));
 
-        let mut alone = registry.register(id);
+        let mut alone = registry.register_alone(id);
         alone.keep_position();
         drop(alone);
         assert!(left.try_recv().is_err(), "no request has queued the waiter");
@@ -298,7 +369,7 @@ mod tests {
         let id = WaiterId { name: name(), holder: holder(1) };
         let is_locked = registry.leave(id.clone(), |_| registry.waiters.is_locked());
         assert_eq!(is_locked, Some(true), "a request that registers now would queue its claim first");
-        let _request = registry.register(id.clone());
+        let _request = registry.register_alone(id.clone());
         assert_eq!(registry.leave(id, drop), None, "the request still waits");
     }
 
@@ -325,17 +396,17 @@ mod tests {
         let id = WaiterId { name: name(), holder: holder(2) };
         let leave = || Command::LeaveQueue { waiter: id.clone() };
         leader.apply(claim(1, None));
-        let mut first = leader.registry.register(id.clone());
+        let mut first = leader.registry.register_alone(id.clone());
         leader.apply(claim(2, Some(60_000)));
         first.queued_at(leader.index());
-        let mut again = leader.registry.register(id.clone());
+        let mut again = leader.registry.register_alone(id.clone());
         leader.apply(leave());
         assert!(matches!(woken(&mut first), Some(Wake::Dropped(DropCause::Left))));
         leader.apply(claim(2, Some(60_000)));
         again.queued_at(leader.index());
         assert!(woken(&mut again).is_none(), "its claim is queued after the leave");
 
-        let mut third = leader.registry.register(id.clone());
+        let mut third = leader.registry.register_alone(id.clone());
         leader.apply_all(vec![leave(), claim(2, Some(60_000))]);
         assert!(matches!(woken(&mut again), Some(Wake::Dropped(DropCause::Left))));
         third.queued_at(leader.index());
@@ -352,7 +423,7 @@ mod tests {
         let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
         let id = WaiterId { name: name(), holder: holder(2) };
         leader.apply(claim(1, None));
-        let mut handle = leader.registry.register(id.clone());
+        let mut handle = leader.registry.register_alone(id.clone());
         leader.apply(claim(2, Some(60_000)));
         let queued_at = leader.index();
         leader.release(1);
@@ -361,10 +432,89 @@ mod tests {
         assert_eq!(lease.token, leader.token);
         assert_eq!(leader.registry.ids(), []);
 
-        let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(3) });
+        let mut handle = leader.registry.register_alone(WaiterId { name: name(), holder: holder(3) });
         leader.apply_all(vec![claim(3, Some(60_000)), Command::LeaveQueue { waiter: handle.id.clone() }]);
         handle.queued_at(leader.index());
         assert!(matches!(woken(&mut handle), Some(Wake::Dropped(DropCause::Left))), "ended by its own entry");
+    }
+
+    /// A holder waits through two nodes.
+    #[test]
+    fn end_of_a_wait_wakes_each_request_of_its_waiter() {
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
+        let id = WaiterId { name: name(), holder: holder(2) };
+        let wait_twice = |leader: &mut Leader| {
+            [(), ()].map(|()| {
+                let mut handle = leader.registry.register_alone(id.clone());
+                leader.apply(claim(2, Some(60_000)));
+                handle.queued_at(leader.index());
+                handle
+            })
+        };
+        leader.apply(claim(1, None));
+        let mut requests = wait_twice(&mut leader);
+        leader.apply(Command::LeaveQueue { waiter: id.clone() });
+        assert!(requests.iter_mut().all(|one| matches!(woken(one), Some(Wake::Dropped(DropCause::Left)))));
+        assert_eq!(leader.registry.ids(), []);
+        let mut requests = wait_twice(&mut leader);
+        leader.release(1);
+        assert!(requests.iter_mut().all(|one| matches!(woken(one), Some(Wake::Granted(_)))));
+        assert_eq!(leader.registry.ids(), []);
+    }
+
+    #[test]
+    fn grant_that_its_entry_ends_is_told_as_lost() {
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
+        leader.apply(claim(1, None));
+        let mut handle = leader.registry.register_alone(WaiterId { name: name(), holder: holder(2) });
+        leader.apply(claim(2, Some(60_000)));
+        handle.queued_at(leader.index());
+        let release = Command::Release { name: name(), holder: holder(1), token: leader.token };
+        leader.apply_all(vec![release, Command::Revoke { name: name(), reason: String::new() }]);
+        let Some(Wake::Ended(lost)) = woken(&mut handle) else { panic!("the end is not told") };
+        assert_eq!(lost, Lost { cause: LostReason::Revoked, holder: None });
+        assert_eq!(leader.registry.ids(), []);
+    }
+
+    #[test]
+    fn claim_waits_until_the_last_request_of_its_waiter_ends() {
+        let (registry, _left) = WaitRegistry::new();
+        let (id, now) = (WaiterId { name: name(), holder: holder(1) }, tokio::time::Instant::now());
+        let until = |seconds| now + Duration::from_secs(seconds);
+        let register = |seconds| registry.register(id.clone(), 1, until(seconds), |longer| longer.as_secs());
+        let over = |request: &WaitHandle, seconds| registry.over(request.request(), until(seconds), drop);
+        let ((long, none), (short, longer)) = (register(60), register(10));
+        assert_eq!((none, longer), (0, 50));
+        assert!(matches!(over(&short, 10), WaitOver::OtherWaits));
+        drop(long);
+        assert!(matches!(over(&short, 10), WaitOver::Leaves(())));
+        drop(short);
+        let (alone, longer) = register(10);
+        assert_eq!(longer, 0);
+        assert!(matches!(over(&alone, 10), WaitOver::Ends), "the machine ends it");
+    }
+
+    /// The node of the first request shuts down. A third request is not queued yet.
+    #[test]
+    fn node_that_leaves_ends_only_its_own_requests() {
+        let (registry, _left) = WaitRegistry::new();
+        let mut leader = Leader { machine: Machine::new(), registry, token: FencingToken { term: 1, index: 1 } };
+        let id = WaiterId { name: name(), holder: holder(2) };
+        leader.apply(claim(1, None));
+        let (registry, now) = (leader.registry.clone(), tokio::time::Instant::now());
+        let [mut own, mut other, mut third] = [1, 2, 1].map(|node| registry.register(id.clone(), node, now, |_| ()).0);
+        leader.apply(claim(2, Some(60_000)));
+        own.queued_at(leader.index());
+        other.queued_at(leader.index());
+        assert_eq!(leader.registry.leave_from(1, id.clone(), drop), None, "node 2 has a request");
+        assert!(matches!(woken(&mut own), Some(Wake::Dropped(DropCause::Left))));
+        assert!(woken(&mut other).is_none());
+        third.queued_at(leader.index());
+        assert!(woken(&mut third).is_none());
+        drop(other);
+        assert_eq!(leader.registry.leave_from(1, id.clone(), drop), Some(()), "only this node has requests");
     }
 
     struct Leader {
@@ -416,7 +566,7 @@ mod tests {
         leader.apply(claim(ended, None));
         let mut times = Vec::new();
         for number in ended..ended + HAND_OFFS as u64 {
-            let mut handle = leader.registry.register(WaiterId { name: name(), holder: holder(number + 1) });
+            let mut handle = leader.registry.register_alone(WaiterId { name: name(), holder: holder(number + 1) });
             leader.apply(claim(number + 1, Some(60_000)));
             handle.queued_at(leader.index());
             times.push(leader.release(number));

@@ -112,6 +112,48 @@ async fn each_read_needs_a_right_on_its_names() {
     cluster.shutdown().await;
 }
 
+/// The leader checks each change, also for the other nodes.
+#[tokio::test(start_paused = true)]
+async fn each_change_of_a_lease_needs_a_right() {
+    let (cluster, leader, [follower, _]) = start_guarded().await;
+    let caller = Caller::Token(hash(1));
+    let held = cluster.node(leader).request_of(&caller, claim("a"), Forward::Once).await.expect("free").answer;
+    let Answer::Outcome(Outcome::Held { lease, .. }) = held else { panic!("not granted: {held:?}") };
+    let requests = || {
+        let (name, holder, token) = (lease.name.clone(), lease.holder.clone(), lease.token);
+        let (renewal, metadata) = (Renewal { name: name.clone(), token, ttl: None }, Metadata::default());
+        let renew = Command::Renew { holder: holder.clone(), leases: vec![renewal] };
+        let release = Command::Release { name: name.clone(), holder: holder.clone(), token };
+        let hand_over = Command::HandOver { name: name.clone(), holder: holder.clone(), token, to: None };
+        let update = Command::UpdateMetadata { name: name.clone(), holder, token, version: 0, metadata };
+        let revoke = Command::Revoke { name, reason: String::new() };
+        let changes =
+            [("renew", renew), ("update", update), ("hand over", hand_over), ("release", release), ("revoke", revoke)];
+        std::iter::once(("acquire", claim("a")))
+            .chain(changes.into_iter().map(|(action, command)| (action, Request::Change(command))))
+    };
+    let is_allowed = |right: Right, action: &str| match right {
+        Right::Read => false,
+        Right::Hold => action != "revoke",
+        Right::Operate => action == "revoke" || action == "hand over",
+        Right::Admin => true,
+    };
+    for right in [Right::Read, Right::Hold, Right::Operate, Right::Admin] {
+        let permissions = [PrefixRight { right, prefix: String::new() }].into();
+        change(cluster.node(leader), AccessChange::SetRole { role: name("worker"), permissions }).await.expect("made");
+        for id in [leader, follower] {
+            for (action, request) in requests() {
+                let answer = cluster.node(id).request_of(&caller, request, Forward::Once).await;
+                let is_forbidden = matches!(answer, Err(RequestError::Denied(Denied::Forbidden(_))));
+                let is_answered = answer.is_ok();
+                let expected = is_allowed(right, action);
+                assert_eq!((is_answered, is_forbidden), (expected, !expected), "{right:?}, {action} at node {id}");
+            }
+        }
+    }
+    cluster.shutdown().await;
+}
+
 /// Its state may be old: another leader may have added the token.
 #[tokio::test(start_paused = true)]
 async fn isolated_leader_refuses_no_change_from_memory() {

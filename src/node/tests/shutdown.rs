@@ -74,6 +74,34 @@ async fn node_shutdown_during_an_election_withdraws_its_waits() {
     waiting.abort();
 }
 
+/// A client of another node waits with the same holder id.
+#[tokio::test(start_paused = true)]
+async fn node_shutdown_leaves_the_place_to_a_request_at_another_node() {
+    for through_leader in [false, true] {
+        let (cluster, leader, [follower, other]) = start().await;
+        let holder = lease(&manager(cluster.node(other)));
+        holder.acquire(Wait::No).await.expect("free");
+        let node = cluster.node(if through_leader { leader } else { follower }).clone();
+        let stays = cluster.node(other).clone();
+        let stays = tokio::spawn(async move { stays.request(claim_of("shared"), Forward::Once).await });
+        until_waiters(cluster.node(other), 1).await;
+        let options = ManagerOptions::new().clock(std::sync::Arc::new(TokioClock::new()));
+        let options = options.holder(HolderId::new("shared").expect("valid"));
+        let local = lease(&LeaseManager::with_options(Local::new(node.clone()), options).expect("valid options"));
+        let leaves = tokio::spawn(async move { local.acquire(Wait::UpTo(TTL)).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        node.shutdown().await;
+        let ended = leaves.await.expect("no panic");
+        let is_certain = matches!(ended, Err(CallError::Refused(_) | CallError::ShutDown));
+        assert!(is_certain, "the outcome of the wait is certain: {ended:?}");
+        assert_eq!(queue(cluster.node(other)).await, ["shared"]);
+        holder.release().await.expect("released");
+        let granted = stays.await.expect("no panic").expect("answered").answer;
+        assert!(matches!(granted, Answer::Outcome(Outcome::Held { .. })), "{granted:?}");
+        cluster.shutdown().await;
+    }
+}
+
 async fn probe(url: &str, path: &str) -> (u16, serde_json::Value) {
     problem(plain_http::get(format!("{url}{path}")).await.expect("an answer")).await
 }

@@ -1,5 +1,7 @@
 //! Waits whose client leaves while another request of its holder comes.
 
+use tokio::task::JoinHandle;
+
 use super::*;
 use crate::lease::WaiterId;
 
@@ -50,7 +52,7 @@ async fn request_dropped_without_a_leadership_keeps_its_place_under_a_later_one(
     until_waiters(cluster.node(other), 1).await;
     let next = cluster.node(follower);
     let (name, holder_id) = (LeaseName::new("job").expect("valid"), HolderId::new("stays").expect("valid"));
-    drop(next.inner.requests.waits.register(WaiterId { name, holder: holder_id }));
+    drop(next.inner.requests.waits.register_alone(WaiterId { name, holder: holder_id }));
     // The node takes note of it.
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert_eq!(cluster.node(leader).transfer_leadership_to(follower).await, Ok(follower));
@@ -67,5 +69,61 @@ async fn request_dropped_without_a_leadership_keeps_its_place_under_a_later_one(
     leaves.abort();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(queue(next).await, ["stays"]);
+    cluster.shutdown().await;
+}
+
+/// A claim of one holder at a node, with this wait.
+fn wait_at(cluster: &Cluster, at: NodeId, wait: Duration) -> JoinHandle<Result<Answer, RequestError>> {
+    let Request::Acquire(claim) = claim_of("waits") else { unreachable!("it is a claim") };
+    let claim = Request::Acquire(Acquire { wait_ms: Some(wait.as_millis() as u64), ..claim });
+    let node = cluster.node(at).clone();
+    tokio::spawn(async move { node.request(claim, Forward::Once).await.map(|response| response.answer) })
+}
+
+const SHORT_WAIT: Duration = Duration::from_secs(2);
+const LONG_WAIT: Duration = Duration::from_secs(60);
+
+/// A client whose node may be isolated claims at another node, and the first request goes on.
+#[tokio::test(start_paused = true)]
+async fn each_request_of_a_holder_waits_for_its_own_time() {
+    let (cluster, leader, [follower, _]) = start().await;
+    let node = cluster.node(leader);
+    let holder = lease(&manager(node));
+    holder.acquire(Wait::No).await.expect("free");
+    for is_long_first in [true, false] {
+        let began = Instant::now();
+        let waits = if is_long_first { [LONG_WAIT, SHORT_WAIT] } else { [SHORT_WAIT, LONG_WAIT] };
+        let first = wait_at(&cluster, follower, waits[0]);
+        until_waiters(node, 1).await;
+        let second = wait_at(&cluster, leader, waits[1]);
+        let (long, short) = if is_long_first { (first, second) } else { (second, first) };
+        let ended = tokio::time::timeout(SHORT_WAIT + SOON, short).await.expect("it ends in time").expect("no panic");
+        assert_eq!(ended, Ok(Answer::WaitTimeout), "long first: {is_long_first}");
+        assert!(began.elapsed() >= SHORT_WAIT, "{:?}", began.elapsed());
+        tokio::time::sleep(SOON).await;
+        assert!(!long.is_finished(), "long first: {is_long_first}");
+        assert_eq!(queue(node).await, ["waits"], "long first: {is_long_first}");
+        long.abort();
+        until_waiters(node, 0).await;
+    }
+    cluster.shutdown().await;
+}
+
+/// The client of the longer request leaves first.
+#[tokio::test(start_paused = true)]
+async fn last_request_of_a_holder_ends_its_wait_at_its_own_time() {
+    let (cluster, leader, [follower, _]) = start().await;
+    let node = cluster.node(leader);
+    let holder = lease(&manager(node));
+    holder.acquire(Wait::No).await.expect("free");
+    let began = Instant::now();
+    let (long, short) = (wait_at(&cluster, follower, LONG_WAIT), wait_at(&cluster, leader, SHORT_WAIT));
+    until_waiters(node, 1).await;
+    tokio::time::sleep(SHORT_WAIT / 2).await;
+    long.abort();
+    let ended = tokio::time::timeout(SHORT_WAIT + SOON, short).await.expect("it ends in time").expect("no panic");
+    assert_eq!(ended, Ok(Answer::WaitTimeout));
+    assert!(began.elapsed() >= SHORT_WAIT, "{:?}", began.elapsed());
+    assert_eq!(queue(node).await, [] as [&str; 0]);
     cluster.shutdown().await;
 }

@@ -11,6 +11,8 @@
 mod tests;
 #[cfg(all(test, feature = "testing"))]
 mod transcripts;
+mod undecided;
+mod weights;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,12 +25,16 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lease::{Acquire, Batch, Command, HolderCommand, Limits, Outcome, Refusal, Renewal};
+pub(in crate::node) use weights::{renewal_weight, waiter_weight};
+
+use crate::lease::{Batch, Command, HolderCommand, Limits, Outcome, Refusal};
 use crate::node::leader::LeaderClock;
 use crate::node::request::RequestError;
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
-use crate::types::{HolderId, LeaseName, Metadata};
+
+use undecided::Undecided;
+use weights::weight;
 
 /// Most entries in flight. Two keep the disk and the network busy; more only make entries smaller.
 const MAX_IN_FLIGHT: usize = 2;
@@ -222,6 +228,7 @@ impl<J> CommandQueue<J> {
         }
     }
 
+    /// Whether no command can go into an entry now.
     pub fn is_empty(&self) -> bool {
         self.urgent.waiting.is_empty() && self.ordinary.waiting.is_empty()
     }
@@ -229,8 +236,8 @@ impl<J> CommandQueue<J> {
     /// Number of queued commands of a class.
     pub fn len(&self, class: Class) -> usize {
         match class {
-            Class::Urgent => self.urgent.waiting.len(),
-            Class::Ordinary => self.ordinary.waiting.len(),
+            Class::Urgent => self.urgent.len(),
+            Class::Ordinary => self.ordinary.len(),
         }
     }
 
@@ -240,7 +247,7 @@ impl<J> CommandQueue<J> {
             return Err(Full::TooSlow);
         }
         let fifo = self.fifo(class);
-        if fifo.waiting.len() >= MAX_WAITING || fifo.bytes + weight > MAX_WAITING_BYTES {
+        if fifo.len() >= MAX_WAITING || fifo.bytes + weight > MAX_WAITING_BYTES {
             return Err(Full::TooMany);
         }
         fifo.bytes += weight;
@@ -248,12 +255,22 @@ impl<J> CommandQueue<J> {
         Ok(())
     }
 
-    /// Puts commands back to the front, in their order and regardless of the bounds.
+    /// Puts commands back to the front, in their order and regardless of the bounds. The commands that were held back
+    /// follow them.
     pub fn requeue(&mut self, again: Vec<QueuedCommand<J>>) {
+        self.ordinary.end_hold();
         for waiting in again.into_iter().rev() {
             let fifo = self.fifo(waiting.class);
             fifo.bytes += waiting.weight;
             fifo.waiting.push_front(waiting);
+        }
+    }
+
+    /// Holds ordinary commands back that were taken for an entry. They keep their room and their time limit.
+    pub fn hold_back(&mut self, held: impl Iterator<Item = QueuedCommand<J>>) {
+        for command in held {
+            self.ordinary.bytes += command.weight;
+            self.ordinary.held_back.push_back(command);
         }
     }
 
@@ -281,7 +298,7 @@ impl<J> CommandQueue<J> {
     pub fn take_late(&mut self, now: Instant) -> Vec<J> {
         let mut late = Vec::new();
         while self.ordinary.oldest().is_some_and(|since| now - since >= MAX_WAIT) {
-            late.extend(self.ordinary.pop().map(|waiting| waiting.job));
+            late.extend(self.ordinary.pop_oldest().map(|waiting| waiting.job));
         }
         late
     }
@@ -307,7 +324,10 @@ impl<J> CommandQueue<J> {
     /// Takes all commands.
     pub fn take_all(&mut self) -> Vec<J> {
         let fifos = [&mut self.urgent, &mut self.ordinary];
-        let waiting = fifos.into_iter().flat_map(|fifo| std::mem::take(fifo).waiting);
+        let waiting = fifos.into_iter().flat_map(|fifo| {
+            fifo.end_hold();
+            std::mem::take(fifo).waiting
+        });
         waiting.map(|waiting| waiting.job).collect()
     }
 
@@ -323,7 +343,7 @@ impl<J> CommandQueue<J> {
             // The oldest entry is stalled: the best estimate of its remaining time is its age.
             return age;
         }
-        let commands = self.urgent.waiting.len() + self.ordinary.waiting.len();
+        let commands = self.urgent.len() + self.ordinary.len();
         let entries = (commands / MAX_COMMANDS).max((self.urgent.bytes + self.ordinary.bytes) / self.entry_bytes);
         age.max(*last) * (entries as u32 / self.max_in_flight)
     }
@@ -338,25 +358,42 @@ impl<J> CommandQueue<J> {
 
 /// A FIFO queue of commands, with the sum of their weights.
 struct Fifo<J> {
+    /// Commands that no entry takes until [`end_hold`](Fifo::end_hold). They arrived before `waiting`.
+    held_back: VecDeque<QueuedCommand<J>>,
     waiting: VecDeque<QueuedCommand<J>>,
     bytes: usize,
 }
 
 impl<J> Default for Fifo<J> {
     fn default() -> Fifo<J> {
-        Fifo { waiting: VecDeque::new(), bytes: 0 }
+        Fifo { held_back: VecDeque::new(), waiting: VecDeque::new(), bytes: 0 }
     }
 }
 
 impl<J> Fifo<J> {
+    fn len(&self) -> usize {
+        self.held_back.len() + self.waiting.len()
+    }
+
+    fn end_hold(&mut self) {
+        self.held_back.append(&mut self.waiting);
+        std::mem::swap(&mut self.held_back, &mut self.waiting);
+    }
+
     fn pop(&mut self) -> Option<QueuedCommand<J>> {
         let first = self.waiting.pop_front()?;
         self.bytes -= first.weight;
         Some(first)
     }
 
+    fn pop_oldest(&mut self) -> Option<QueuedCommand<J>> {
+        let Some(first) = self.held_back.pop_front() else { return self.pop() };
+        self.bytes -= first.weight;
+        Some(first)
+    }
+
     fn oldest(&self) -> Option<Instant> {
-        self.waiting.front().map(|first| first.since)
+        self.held_back.front().or(self.waiting.front()).map(|first| first.since)
     }
 
     /// Takes the next command if it fits into an entry that has `count` commands of `bytes`. An empty entry takes any
@@ -389,11 +426,22 @@ impl JobReceiver {
         answer_all(late, &ProposeError::Refused(RequestError::Busy));
     }
 
-    /// Takes the jobs of the next entry; `None` if the queue is empty.
-    fn next_entry(&self) -> Option<Vec<QueuedCommand<Job>>> {
-        // A claim without a caller is dropped: a grant would block the lease until its ttl is over.
-        let entry = self.queue(|queue| queue.take_entry(|job| !job.answer.is_closed()));
-        (!entry.is_empty()).then_some(entry)
+    /// Takes the jobs of the next entry; `None` if there are none. Holds claims back that are `undecided`.
+    fn next_entry(&self, undecided: &Undecided) -> Option<Vec<QueuedCommand<Job>>> {
+        let must_wait = |waiting: &mut QueuedCommand<Job>| undecided.holds_back(&waiting.job.command);
+        self.queue(|queue| {
+            loop {
+                // A claim without a caller is dropped: a grant would block the lease until its ttl is over.
+                let mut entry = queue.take_entry(|job| !job.answer.is_closed());
+                if entry.is_empty() {
+                    return None;
+                }
+                queue.hold_back(entry.extract_if(.., must_wait));
+                if !entry.is_empty() {
+                    return Some(entry);
+                }
+            }
+        })
     }
 
     /// Records the end of the entry that was sent at `sent`, and queues its postponed jobs again.
@@ -419,6 +467,9 @@ impl Drop for JobReceiver {
 ///
 /// While the limits in the state differ from `limits`, every entry begins with a command that sets them. So every claim
 /// of this term is applied under the limits of this leader.
+///
+/// A claim that its entry postpones must not be overtaken. So later claims of its name wait until the outcome of the
+/// entry is known.
 pub(in crate::node) async fn run<S: Storage>(
     jobs: JobReceiver,
     raft: Arc<RaftHandle<S>>,
@@ -427,6 +478,7 @@ pub(in crate::node) async fn run<S: Storage>(
     stop: CancellationToken,
 ) {
     let mut in_flight = FuturesUnordered::new();
+    let mut undecided = Undecided::default();
     let mut leads = clock.changes();
     loop {
         let leads_here = leads.borrow_and_update().is_some();
@@ -434,21 +486,23 @@ pub(in crate::node) async fn run<S: Storage>(
             // Without a majority the entries in flight may never finish, so queued commands must not wait for them.
             answer_all(jobs.queue(CommandQueue::take_all), &ProposeError::NotLeader);
         }
-        let can_propose = in_flight.len() < MAX_IN_FLIGHT || !leads_here;
         let next_late = jobs.queue(|queue| queue.next_late());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Some((sent, postponed)) = in_flight.next(), if !in_flight.is_empty() => jobs.entry_done(sent, postponed),
+            Some((sent, names, postponed)) = in_flight.next(), if !in_flight.is_empty() => {
+                undecided.remove(names);
+                jobs.entry_done(sent, postponed);
+            }
             // At the limit of entries in flight, this round takes no command, but the next one waits until the first of them is late.
             () = jobs.0.changed.notified() => {}
             _ = leads.changed() => {}
-            // A command can exceed its wait only at that limit: otherwise this round takes it.
-            () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if !can_propose && next_late.is_some() => {}
+            // A command can exceed its wait at that limit, or while it is held back: otherwise this round takes it.
+            () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if next_late.is_some() => {}
         }
         jobs.refuse_late();
         while in_flight.len() < MAX_IN_FLIGHT
-            && let Some(mut batch) = jobs.next_entry()
+            && let Some(mut batch) = jobs.next_entry(&undecided)
         {
             let Some(leader_term) = clock.leader_term() else {
                 answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
@@ -465,7 +519,8 @@ pub(in crate::node) async fn run<S: Storage>(
             }
             let (raft, stamp, sent) = (raft.clone(), clock.stamp(&leader_term), Instant::now());
             jobs.queue(|queue| queue.entry_sent(sent));
-            in_flight.push(async move { (sent, propose(raft, leader_term.term, stamp, batch).await) });
+            let names = undecided.add(batch.iter().map(|waiting| &waiting.job.command));
+            in_flight.push(async move { (sent, names, propose(raft, leader_term.term, stamp, batch).await) });
         }
     }
 }
@@ -527,61 +582,4 @@ fn answer_all(jobs: impl IntoIterator<Item = Job>, how: &ProposeError) {
     for job in jobs {
         let _ = job.answer.send(Err(how.clone()));
     }
-}
-
-/// Upper bound of the encoded size of a command in an entry, in bytes.
-fn weight(command: &Command) -> usize {
-    const NUMBERS: usize = 96;
-    NUMBERS
-        + match command {
-            Command::Acquire(acquire) => acquire_weight(acquire),
-            Command::Renew { holder, leases } => renew_weight(holder, leases),
-            Command::Release { name, holder, .. } => name.as_str().len() + holder.as_str().len(),
-            Command::Revoke { name, reason } => name.as_str().len() + reason.len(),
-            Command::HandOver { name, holder, to, .. } => hand_over_weight(name, holder, to.as_ref()),
-            Command::KeepWaiting { waiters } => waiters.iter().map(waiter_weight).sum(),
-            Command::LeaveQueue { waiter } => waiter_weight(waiter),
-            Command::Tick | Command::SetLimits(_) => 0,
-            Command::UpdateMetadata { name, holder, metadata, .. } => update_weight(name, holder, metadata),
-            Command::As { principal, command } => {
-                principal.as_str().len()
-                    + match command {
-                        HolderCommand::Acquire(acquire) => acquire_weight(acquire),
-                        HolderCommand::Renew { holder, leases } => renew_weight(holder, leases),
-                        HolderCommand::Release { name, holder, .. } => name.as_str().len() + holder.as_str().len(),
-                        HolderCommand::HandOver { name, holder, to, .. } => hand_over_weight(name, holder, to.as_ref()),
-                        HolderCommand::UpdateMetadata { name, holder, metadata, .. } => {
-                            update_weight(name, holder, metadata)
-                        }
-                    }
-            }
-        }
-}
-
-fn acquire_weight(acquire: &Acquire) -> usize {
-    update_weight(&acquire.name, &acquire.holder, &acquire.metadata)
-}
-
-fn update_weight(name: &LeaseName, holder: &HolderId, metadata: &Metadata) -> usize {
-    name.as_str().len() + holder.as_str().len() + metadata_weight(metadata)
-}
-
-fn renew_weight(holder: &HolderId, leases: &[Renewal]) -> usize {
-    holder.as_str().len() + leases.iter().map(renewal_weight).sum::<usize>()
-}
-
-fn hand_over_weight(name: &LeaseName, holder: &HolderId, to: Option<&HolderId>) -> usize {
-    name.as_str().len() + holder.as_str().len() + to.map_or(0, |to| to.as_str().len())
-}
-
-fn metadata_weight(metadata: &Metadata) -> usize {
-    metadata.iter().map(|(key, value)| key.len() + value.len() + 10).sum()
-}
-
-pub(in crate::node) fn renewal_weight(renewal: &Renewal) -> usize {
-    renewal.name.as_str().len() + 32
-}
-
-pub(in crate::node) fn waiter_weight(waiter: &crate::lease::WaiterId) -> usize {
-    waiter.name.as_str().len() + waiter.holder.as_str().len() + 8
 }

@@ -7,7 +7,7 @@ use crate::lease::{Acquire, HolderCommand, Renewal, Stamp, WaiterId};
 use crate::token::FencingToken;
 use crate::types::{
     AccessName, HolderId, LeaseName, MAX_ACCESS_NAME_BYTES, MAX_HOLDER_BYTES, MAX_METADATA_BYTES, MAX_METADATA_ENTRIES,
-    MAX_NAME_BYTES, MAX_REASON_BYTES, MAX_TTL_MS, Ttl,
+    MAX_NAME_BYTES, MAX_REASON_BYTES, MAX_TTL_MS, Metadata, Ttl,
 };
 
 const WEIGHT: usize = 100;
@@ -46,6 +46,25 @@ fn commands_beyond_an_entry_keep_their_order() {
     assert_eq!(entry(&mut queue), [7, 8, ENTRY, ENTRY + 1, ENTRY + 2]);
     queue.push(Class::Urgent, ENTRY_BYTES * 2, 1, now).expect("there is room");
     assert_eq!(entry(&mut queue), [1], "a command larger than an entry goes alone");
+}
+
+#[test]
+fn claims_that_are_held_back_keep_their_order_and_their_time_limit() {
+    let (mut queue, start) = (queue(), Instant::now());
+    let push = |queue: &mut CommandQueue<&'static str>, job, ms| {
+        queue.push(Class::Ordinary, WEIGHT, job, start + Duration::from_millis(ms)).expect("there is room");
+    };
+    push(&mut queue, "first", 0);
+    push(&mut queue, "second", 1);
+    let taken = queue.take_entry(|_| true);
+    queue.hold_back(taken.into_iter());
+    push(&mut queue, "third", 2);
+    assert_eq!((queue.len(Class::Ordinary), entry(&mut queue)), (3, vec!["third"]));
+    assert_eq!(queue.next_late(), Some(start + MAX_WAIT));
+    assert_eq!(queue.take_late(start + MAX_WAIT), ["first"]);
+    push(&mut queue, "fourth", 3);
+    queue.requeue(Vec::new());
+    assert_eq!(entry(&mut queue), ["second", "fourth"]);
 }
 
 #[test]
@@ -115,11 +134,17 @@ fn both_queues_are_bounded_in_number_and_bytes() {
 fn each_way_out_of_a_queue_returns_its_room() {
     const LARGE: usize = 1 << 20;
     type WayOut = fn(&mut CommandQueue<()>, Instant);
-    let ways: [(&str, &[Class], WayOut); 5] = [
+    let ways: [(&str, &[Class], WayOut); 6] = [
         ("entries", &[Class::Urgent, Class::Ordinary], |queue, _| while !entry(queue).is_empty() {}),
         ("postponed", &[Class::Urgent, Class::Ordinary], |queue, _| {
             let postponed = queue.take_entry(|()| true);
             queue.requeue(postponed);
+            while !entry(queue).is_empty() {}
+        }),
+        ("held back", &[Class::Ordinary], |queue, _| {
+            let taken = queue.take_entry(|()| true);
+            queue.hold_back(taken.into_iter());
+            queue.requeue(Vec::new());
             while !entry(queue).is_empty() {}
         }),
         ("all", &[Class::Urgent, Class::Ordinary], |queue, _| drop(queue.take_all())),
@@ -380,7 +405,8 @@ async fn claim_without_a_caller_is_not_proposed() {
     let mut waits = Box::pin(proposer.propose(1, claim("waits")));
     assert_eq!(waits.as_mut().now_or_never(), None);
     assert_eq!(proposer.propose(1, release.clone()).now_or_never(), None);
-    let entry: Vec<_> = jobs.next_entry().expect("two commands").into_iter().map(|taken| taken.job.command).collect();
+    let entry = jobs.next_entry(&Undecided::default()).expect("two commands");
+    let entry: Vec<_> = entry.into_iter().map(|taken| taken.job.command).collect();
     assert_eq!(entry, [release, claim("waits")]);
-    assert!(jobs.next_entry().is_none());
+    assert!(jobs.next_entry(&Undecided::default()).is_none());
 }

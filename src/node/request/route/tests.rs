@@ -53,6 +53,13 @@ fn only_idempotent_changes_are_repeated() {
     }
 }
 
+fn claim(wait_ms: Option<u64>) -> Request {
+    let (name, holder) = (LeaseName::new("n").expect("valid"), HolderId::new("h").expect("valid"));
+    let (ttl, metadata) = (Ttl::millis(1_000).expect("valid"), Metadata::default());
+    let (lock_delay_ms, limit) = (0, 1);
+    Request::Acquire(Acquire { name, holder, ttl, wait_ms, lock_delay_ms, limit, metadata })
+}
+
 /// Requests that keep or free a lease must not wait behind other requests on their way to the leader.
 #[test]
 fn requests_that_keep_or_free_leases_have_the_urgent_lane() {
@@ -60,11 +67,6 @@ fn requests_that_keep_or_free_leases_have_the_urgent_lane() {
     let holder = || HolderId::new("h").expect("valid");
     let token = FencingToken { term: 1, index: 5 };
     let waiter = || WaiterId { name: name(), holder: holder() };
-    let claim = |wait_ms| {
-        let (ttl, metadata) = (Ttl::millis(1_000).expect("valid"), Metadata::default());
-        let (lock_delay_ms, limit) = (0, 1);
-        Request::Acquire(Acquire { name: name(), holder: holder(), ttl, wait_ms, lock_delay_ms, limit, metadata })
-    };
     let urgent = [
         Command::Renew { holder: holder(), leases: Vec::new() },
         Command::Release { name: name(), holder: holder(), token },
@@ -87,4 +89,17 @@ fn requests_that_keep_or_free_leases_have_the_urgent_lane() {
     for request in ordinary {
         assert_eq!(request.lane(), Lane::Request, "{request:?}");
     }
+}
+
+/// A wait of 0 would end the wait of another request of its holder.
+#[test]
+fn claim_that_may_be_queued_goes_without_a_wait_after_its_end() {
+    let arrived = Instant::now() - Duration::from_secs(1);
+    let left = |wait_ms, may_be_queued| match claim(Some(wait_ms)).clone_with_remaining_wait(arrived, may_be_queued) {
+        Request::Acquire(claim) => claim.wait_ms,
+        other => panic!("{other:?}"),
+    };
+    assert!(left(86_400_000, true).is_some_and(|left| left <= 86_399_000), "it waits on");
+    assert_eq!(left(1_000, false), Some(0), "it has not waited yet");
+    assert_eq!(left(1_000, true), None);
 }

@@ -1,0 +1,98 @@
+//! Counted leases: an entry grants a name once, so the leader postpones further claims and hand-overs of the entry.
+
+use futures_util::future::{BoxFuture, join_all};
+
+use super::*;
+use crate::lease::HolderLease;
+
+type Answered = Result<Answer, ProposeError>;
+
+/// Three nodes, and the leader of them. An entry takes as long as a message of the leader.
+async fn slow(entry: Duration) -> (Cluster, TestNode) {
+    let (cluster, leader, others) = start().await;
+    let node = cluster.node(leader).clone();
+    node.request(Request::Change(Command::Tick), Forward::Once).await.expect("it leads");
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, entry));
+    (cluster, node)
+}
+
+fn execute(node: &TestNode, request: Request) -> BoxFuture<'static, Answered> {
+    let inner = node.inner.clone();
+    let answered = async move { inner.execute_as_leader(&Caller::Program, request).await };
+    answered.map(|executed| executed.map(|response| response.answer)).boxed()
+}
+
+fn counted(by: &str, limit: u32, wait_ms: Option<u64>) -> Request {
+    let Request::Acquire(claim) = claim_of(by) else { unreachable!("it is a claim") };
+    Request::Acquire(Acquire { limit, wait_ms, ..claim })
+}
+
+fn held(answered: Answered) -> HolderLease {
+    match answered {
+        Ok(Answer::Outcome(Outcome::Held { lease, .. })) => lease,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Two claims share an entry, which grants one of them. The third claim comes while the entry is in flight.
+#[tokio::test(start_paused = true)]
+async fn later_claim_of_a_counted_lease_does_not_overtake_a_postponed_one() {
+    const ENTRY: Duration = Duration::from_millis(40);
+    let (cluster, node) = slow(ENTRY).await;
+    let claim = |by| {
+        let mut claim = execute(&node, counted(by, 2, None));
+        assert!(claim.as_mut().now_or_never().is_none(), "its entry takes longer");
+        claim
+    };
+    let (first, second) = (claim("first"), claim("second"));
+    tokio::time::sleep(ENTRY / 4).await;
+    let third = claim("third");
+    let answers = join_all([first, second, third]).await;
+    let [first, second, third] = answers.try_into().expect("three answers");
+    assert!(held(first).token < held(second).token);
+    assert!(matches!(third, Ok(Answer::Outcome(Outcome::Refused(Refusal::Held { .. })))), "{third:?}");
+    cluster.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_overs_of_a_counted_lease_in_one_entry_both_succeed() {
+    let (cluster, node) = slow(Duration::from_millis(40)).await;
+    let holders = join_all(["a", "b"].map(|by| execute(&node, counted(by, 2, None)))).await;
+    let mut waiting = Vec::new();
+    for (place, by) in ["c", "d"].into_iter().enumerate() {
+        waiting.push(tokio::spawn(execute(&node, counted(by, 2, Some(60_000)))));
+        until_waiters(&node, place + 1).await;
+    }
+    let handed = holders.into_iter().map(|holder| {
+        let HolderLease { name, holder, token, .. } = held(holder);
+        let mut handed = execute(&node, Request::Change(Command::HandOver { name, holder, token, to: None }));
+        assert!(handed.as_mut().now_or_never().is_none(), "its entry takes longer");
+        handed
+    });
+    let handed: Vec<_> = handed.collect();
+    for (answered, waits) in join_all(handed).await.into_iter().zip(waiting) {
+        let Ok(Answer::Outcome(Outcome::HandedOver(lease))) = answered else { panic!("{answered:?}") };
+        let granted = held(waits.await.expect("no panic"));
+        assert_eq!((granted.holder, granted.token), (lease.holder, lease.token));
+    }
+    cluster.shutdown().await;
+}
+
+/// Each entry grants one of the claims.
+#[tokio::test(start_paused = true)]
+async fn postponed_claim_is_refused_after_a_wait_of_800_ms() {
+    let (cluster, node) = slow(Duration::from_millis(80)).await;
+    let began = Instant::now();
+    let claims = (0..20).map(|number| {
+        let claim = execute(&node, counted(&format!("holder-{number}"), 1_000, None));
+        claim.map(move |answered| (answered, began.elapsed()))
+    });
+    let (granted, refused): (Vec<_>, Vec<_>) = join_all(claims).await.into_iter().partition(|(one, _)| one.is_ok());
+    assert!(granted.len() > 1, "the claims are in one entry: {refused:?}");
+    assert!(!refused.is_empty(), "each claim waited for an entry of its own: {granted:?}");
+    for (answered, took) in refused {
+        assert_eq!(answered, Err(ProposeError::Refused(RequestError::Busy)));
+        assert!((Duration::from_millis(800)..Duration::from_millis(1_500)).contains(&took), "{took:?}");
+    }
+    cluster.shutdown().await;
+}

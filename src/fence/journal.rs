@@ -300,6 +300,19 @@ mod tests {
         assert!(parse(&overgrown).is_err(), "more than one record can be torn");
     }
 
+    /// A copy of the descriptor keeps a lock, as that of a child process between fork and exec does.
+    #[test]
+    fn lock_ends_with_its_journal_although_a_child_has_a_copy() {
+        let folder = tempfile::tempdir().expect("create a directory");
+        let path = folder.path().join("marks");
+        let locked = lock(&path).expect("not in use");
+        let copy = locked.0.try_clone().expect("a copy of the descriptor");
+        assert!(matches!(lock(&path), Err(OpenError::InUse { .. })), "control: it is locked");
+        drop(locked);
+        lock(&path).expect("no longer in use");
+        drop(copy);
+    }
+
     #[test]
     fn rewrites_bound_the_file_and_keep_all_marks() {
         let folder = tempfile::tempdir().expect("create a directory");

@@ -166,6 +166,11 @@ mod tests {
     }
 
     #[test]
+    fn gate_has_the_documented_places() {
+        assert_eq!((MAX_RESOURCES, MAX_RESOURCE_BYTES, MAX_WAITING), (65_536, 512, 1_024));
+    }
+
+    #[test]
     fn resources_are_independent_and_bounded() {
         let store = (0..MAX_RESOURCES as u64 - 1).map(|n| (n.to_string(), HighWater::NONE));
         let mut resources = ResourceTable::new(store);

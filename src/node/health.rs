@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Node, NodeCore};
 use crate::peer::{PeerRefusal, Transport};
 use crate::storage::{Storage, StorageError};
@@ -108,7 +110,12 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
     pub(super) async fn notice_stall(self: Arc<Self>) {
         loop {
+            let began = Instant::now();
             tokio::time::sleep(POLL_INTERVAL).await;
+            // The process was stopped: a commit that the disk has finished meanwhile is not recorded yet.
+            if began.elapsed() >= 2 * POLL_INTERVAL {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {
                 return self.lifecycle.fail(NodeFailure::DiskStalled(stalled));

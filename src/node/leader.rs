@@ -265,14 +265,29 @@ mod tests {
 
 #[cfg(all(test, feature = "testing"))]
 mod clock_tests {
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::config::{LeaseSettings, RaftTimings};
     use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
+    use crate::node::{Forward, Request, RequestError};
     use crate::testing::{Cluster, ManualClock};
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
     const TTL: Duration = Duration::from_millis(100);
+
+    fn acquire(ttl: Duration) -> Acquire {
+        Acquire {
+            name: LeaseName::new("nightly").expect("a valid name"),
+            holder: HolderId::new("worker-1").expect("a valid holder"),
+            ttl: Ttl::millis(ttl.as_millis() as u64).expect("valid"),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        }
+    }
 
     /// Returns the lifetime of a lease that is granted this long after the start of the term.
     fn lifetime(granted: Duration) -> Duration {
@@ -285,16 +300,7 @@ mod clock_tests {
         };
         let leader_term = clock.begin(1, 5_000);
         manual.advance(granted);
-        let acquire = Command::Acquire(Acquire {
-            name: LeaseName::new("nightly").expect("a valid name"),
-            holder: HolderId::new("worker-1").expect("a valid holder"),
-            ttl: Ttl::millis(TTL.as_millis() as u64).expect("valid"),
-            wait_ms: None,
-            lock_delay_ms: 0,
-            limit: 1,
-            metadata: Metadata::default(),
-        });
-        let (due, held) = apply(1, clock.stamp(&leader_term), acquire);
+        let (due, held) = apply(1, clock.stamp(&leader_term), Command::Acquire(acquire(TTL)));
         assert_eq!(held, 1);
         let lasts = clock.until(&leader_term, due.expect("it expires"));
         manual.advance(lasts);
@@ -321,6 +327,88 @@ mod clock_tests {
         assert_eq!(clock.now(&again), 10_007);
     }
 
+    /// Longer than any step of a test.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Cuts all links until the leader no longer leads. `entry_after` the cut its log gets an entry, so it votes for no
+    /// other node. It applies nothing more until the test uses the sender.
+    async fn lose_majority(cluster: &Cluster, leader: NodeId, entry_after: Duration) -> oneshot::Sender<()> {
+        let node = cluster.node(leader);
+        let tick = || node.request(Request::Change(Command::Tick), Forward::Once);
+        tick().await.expect("it leads");
+        // It also records the disks of voters that it hears later.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for id in cluster.ids() {
+            cluster.board.isolate(id, cluster.ids());
+        }
+        tokio::time::sleep(entry_after).await;
+        let late = tick().await;
+        assert!(matches!(late, Err(RequestError::Unknown(_))), "control: only its log has the entry: {late:?}");
+        let mut leads = node.inner.requests.clock.changes();
+        let ended = tokio::time::timeout(LONG, leads.wait_for(Option::is_none)).await;
+        drop(ended.expect("it has no majority").expect("the node runs"));
+        let (resume, resumed) = oneshot::channel();
+        let raft = node.raft().raft();
+        let stall = raft.external_state_machine_request(move |_| Box::pin(async move { _ = resumed.await }));
+        stall.await.expect("Raft runs");
+        resume
+    }
+
+    /// Only the leader reaches the other nodes, so none of them wins an election.
+    fn reconnect(cluster: &Cluster, leader: NodeId) {
+        for other in cluster.ids().filter(|id| *id != leader) {
+            cluster.board.reconnect(leader, other);
+            cluster.board.reconnect(other, leader);
+        }
+    }
+
+    /// It applies nothing at that time, so only the acknowledgement tells that it leads.
+    #[tokio::test(start_paused = true)]
+    async fn leader_leads_again_as_soon_as_a_majority_acknowledges_it() {
+        let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let node = cluster.node(leader);
+        for round in 0..5 {
+            let resume = lose_majority(&cluster, leader, Duration::ZERO).await;
+            tokio::time::sleep(Duration::from_millis(7 * round)).await;
+            reconnect(&cluster, leader);
+            let acknowledged = async {
+                while node.raft().leads_for().is_none() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(LONG, acknowledged).await.expect("a majority acknowledges it again");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(node.inner.requests.clock.leader_term().is_some(), "round {round}");
+            resume.send(()).expect("the state machine waits");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        cluster.shutdown().await;
+    }
+
+    /// The leader applies the entry of its clock before only after it leads again.
+    #[tokio::test(start_paused = true)]
+    async fn lease_after_a_time_without_a_majority_expires_in_time() {
+        const LASTS: Duration = Duration::from_secs(2);
+        let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let node = cluster.node(leader);
+        let resume = lose_majority(&cluster, leader, RaftTimings::wan().leadership_lease() - Duration::from_secs(1)).await;
+        reconnect(&cluster, leader);
+        let mut leads = node.inner.requests.clock.changes();
+        let again = tokio::time::timeout(LONG, leads.wait_for(Option::is_some)).await;
+        drop(again.expect("it leads again").expect("the node runs"));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        resume.send(()).expect("the state machine waits");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let held = || node.raft().replica().read(|state| state.machine.counts().held);
+        node.request(Request::Acquire(acquire(LASTS)), Forward::Once).await.expect("it leads");
+        assert_eq!(held(), 1, "control: granted");
+        tokio::time::sleep(LASTS + Duration::from_millis(500)).await;
+        assert_eq!(held(), 0, "the ticks follow an earlier clock");
+        cluster.shutdown().await;
+    }
+
     #[test]
     fn no_early_expiry_wherever_in_a_millisecond_it_is_granted() {
         for micros in (0..3_000).step_by(50) {
@@ -337,7 +425,7 @@ mod clock_tests {
         let leader = cluster.leader().await;
         let next = cluster.ids().find(|id| *id != leader).expect("three nodes");
         let node = cluster.node(next).clone();
-        let (resume, resumed) = tokio::sync::oneshot::channel::<()>();
+        let (resume, resumed) = oneshot::channel::<()>();
         let raft = node.raft().raft();
         let stall = raft.external_state_machine_request(move |_| Box::pin(async move { _ = resumed.await }));
         stall.await.expect("Raft runs");

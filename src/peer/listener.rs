@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metrics::counter;
 use parking_lot::Mutex;
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +18,7 @@ use super::frame::{self, Frame, FrameKind};
 use super::handshake::{self, Incarnations, PeerIdentity, PeerRefusal};
 use super::outbox::Outbox;
 use super::{Lane, Payload, PeerListener, Service, Services};
-use crate::tls::{NodeTls, Reader, Stream};
+use crate::tls::{Handshake, NodeTls, Reader, Stream};
 use crate::types::NodeId;
 
 /// Maximum open connections: five lanes from each of the other nodes, and room for those that have just broken.
@@ -131,9 +130,12 @@ async fn answer_caller<R: Service, N: Service>(
     super::prepare(&stream)?;
     let handshake = async {
         let (mut stream, certificate) = match &tls {
-            Some(tls) => tls.accept_peer(stream).await.inspect_err(|_| {
-                counter!("tenure_tls_handshakes_failed_total", "listener" => "peer").increment(1);
-            })?,
+            Some(tls) => {
+                let handshake = Handshake::begin("peer");
+                let accepted = tls.accept_peer(stream).await?;
+                handshake.complete();
+                accepted
+            }
             None => (Stream::Plain(stream), None),
         };
         let answered = handshake::answer(&mut stream, identity, incarnations, certificate.as_ref()).await?;

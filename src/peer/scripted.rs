@@ -353,6 +353,33 @@ async fn moved_peer_is_called_at_its_new_address() {
     }
 }
 
+/// The connection to the old address ends a moment after the one to the new address has taken its place.
+#[tokio::test]
+async fn connection_to_the_new_address_outlives_the_end_of_the_old_one() {
+    let transport = transport();
+    let ((old, old_address), (new, new_address)) = (ScriptedPeer::listen().await, ScriptedPeer::listen().await);
+    let first = call(&transport, &old_address, Lane::Request, "first", HANG_TIMEOUT);
+    let mut before = old.accept().await;
+    let id = before.request("first").await;
+    before.answer(id, "here").await;
+    wait_for(first).await.expect("the peer answers");
+    let second = call(&transport, &new_address, Lane::Request, "second", HANG_TIMEOUT);
+    let mut moved = new.accept().await;
+    let second_id = moved.request("second").await;
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(HANG_TIMEOUT, before.0.read_to_end(&mut rest)).await;
+    closed.expect("the node closes the connection to the old address").expect("it is not reset");
+    let third = call(&transport, &new_address, Lane::Request, "third", HANG_TIMEOUT);
+    let third_id = tokio::select! {
+        id = moved.request("third") => id,
+        _ = new.accept() => panic!("the node opens another connection to the same address"),
+    };
+    for (id, waiting) in [(second_id, second), (third_id, third)] {
+        moved.answer(id, "here").await;
+        assert_eq!(wait_for(waiting).await.expect("the peer answers"), "here");
+    }
+}
+
 /// Serves requests without an end, and reports the start and the abort of each.
 struct PendingService {
     began: mpsc::UnboundedSender<()>,

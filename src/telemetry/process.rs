@@ -51,3 +51,32 @@ fn resident_pages() -> Option<u64> {
 fn entries(directory: &str) -> Option<usize> {
     Some(fs::read_dir(directory).ok()?.count())
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    /// The other tests of this process use files and memory, too.
+    #[test]
+    fn metrics_show_the_memory_and_the_files_of_the_process() {
+        const FILES: usize = 100;
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let open: Vec<fs::File> = (0..FILES).map(|_| fs::File::open("/dev/null").expect("a file")).collect();
+        metrics::with_local_recorder(&recorder, update);
+        drop(open);
+        let text = recorder.handle().render();
+        let value = |name: &str| -> f64 {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+        };
+        let status = fs::read_to_string("/proc/self/status").expect("Linux");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        let resident = 1024.0 * resident.expect("it has resident memory").parse::<f64>().expect("a number");
+        let shown = value("process_resident_memory_bytes");
+        assert!((resident / 2.0..resident * 2.0).contains(&shown), "{shown} bytes, and the kernel says {resident}");
+        assert!(value("process_open_fds") >= FILES as f64, "{text}");
+        assert!(value("process_open_fds") <= value("process_max_fds"), "{text}");
+    }
+}

@@ -30,7 +30,7 @@ pub(crate) use inspect::{Inspected, Inspector};
 #[cfg(feature = "server")]
 pub use node::NodeTls;
 #[cfg(feature = "server")]
-pub(crate) use node::PeerCertificate;
+pub(crate) use node::{Handshake, PeerCertificate};
 #[cfg(feature = "server")]
 pub use settings::{ClientCertificates, TlsMode, TlsSettings, TlsVersion};
 #[cfg(feature = "server")]

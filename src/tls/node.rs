@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -139,7 +140,7 @@ impl NodeTls {
         for listener in ["http", "peer"] {
             counter!("tenure_tls_handshakes_failed_total", "listener" => listener).increment(0);
         }
-        tls.report_expiry();
+        tls.report_expiry(SystemTime::now());
         Ok(tls)
     }
 
@@ -163,6 +164,10 @@ impl NodeTls {
         if presented.len() < MAX_PRESENTED || presented.contains_key(&node) {
             presented.insert(node, contents.expires);
         }
+    }
+
+    pub(crate) fn node(&self) -> NodeId {
+        self.0.node
     }
 
     pub(crate) fn settings(&self) -> &TlsSettings {
@@ -221,14 +226,13 @@ impl NodeTls {
                 }
             }
         }
-        self.report_expiry();
+        self.report_expiry(SystemTime::now());
     }
 
     /// Sets the metric, and warns once a day before the certificate expires and after it has expired.
-    fn report_expiry(&self) {
+    pub(super) fn report_expiry(&self, now: SystemTime) {
         let expires = self.expires();
         gauge!("tenure_tls_certificate_expiry_timestamp_seconds").set(expires as f64);
-        let now = SystemTime::now();
         let left = expires.saturating_sub(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64);
         let mut watched = self.0.watched.lock();
         let is_silent = watched.warned.is_some_and(|at| now.duration_since(at).unwrap_or_default() < WARNING_INTERVAL);
@@ -265,7 +269,7 @@ impl NodeTls {
     }
 
     /// Completes the handshake with a client.
-    pub(crate) async fn accept_client(&self, stream: TcpStream) -> io::Result<Stream> {
+    pub(crate) async fn accept_client<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<Stream<S>> {
         accept(stream, self.current().http.clone()).await
     }
 
@@ -311,9 +315,33 @@ impl NodeTls {
     }
 }
 
-async fn accept(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<Stream> {
+async fn accept<S: AsyncRead + AsyncWrite + Unpin>(stream: S, config: Arc<ServerConfig>) -> io::Result<Stream<S>> {
     let stream = TlsAcceptor::from(config).accept(stream).await?;
     Ok(Stream::Tls(Box::new(stream.into())))
+}
+
+/// A TLS handshake of a listener. It counts as failed unless it is complete, also if a time limit drops it.
+pub(crate) struct Handshake {
+    listener: &'static str,
+    is_complete: bool,
+}
+
+impl Handshake {
+    pub fn begin(listener: &'static str) -> Handshake {
+        Handshake { listener, is_complete: false }
+    }
+
+    pub fn complete(mut self) {
+        self.is_complete = true;
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            counter!("tenure_tls_handshakes_failed_total", "listener" => self.listener).increment(1);
+        }
+    }
 }
 
 impl CertificateFiles {

@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
 /// A TCP connection with or without TLS.
-pub(crate) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+pub(crate) enum Stream<S = TcpStream> {
+    Plain(S),
+    Tls(Box<TlsStream<S>>),
 }
 
 pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
@@ -32,6 +32,15 @@ impl Stream {
             }
         }
     }
+}
+
+impl<S> Stream<S> {
+    pub fn socket(&self) -> &S {
+        match self {
+            Stream::Plain(socket) => socket,
+            Stream::Tls(stream) => stream.get_ref().0,
+        }
+    }
 
     /// The verified certificate of the other end, if it presented one.
     pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
@@ -42,7 +51,7 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -51,7 +60,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),

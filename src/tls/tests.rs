@@ -306,19 +306,26 @@ async fn changed_files_are_used_and_invalid_ones_are_not() {
 
 /// A node counts the same damage once. After the file was valid again, it counts the damage again.
 #[test]
-fn each_damage_of_a_file_counts_once() {
+fn each_change_of_a_file_counts_once() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
         let ca = Authority::new();
         let node = ca.node("a", 2);
+        node.reload();
         let whole = std::fs::read(ca.path("node-2.pem")).expect("readable");
         for text in [b"half a fi", &whole[..], b"half a fi", b"half a fi"] {
             std::fs::write(ca.path("node-2.pem"), text).expect("writable");
             node.reload();
         }
+        ca.issue("a", 2, 2098);
+        node.reload();
+        node.reload();
     });
     let metrics = recorder.handle().render();
-    assert!(metrics.contains("tenure_tls_reloads_total{result=\"failed\"} 2\n"), "{metrics}");
+    for (result, count) in [("failed", 2), ("ok", 1)] {
+        let line = format!("tenure_tls_reloads_total{{result=\"{result}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
 }
 
 /// Its files are valid, and no other node would accept the certificate: after a restart the node would be alone.
@@ -381,8 +388,9 @@ fn changed_certificate_for_one_end_is_not_used() {
 /// The node looks at its files every 5 s.
 #[cfg(feature = "cli")]
 #[test]
-fn node_warns_once_from_14_days_before_the_expiry() {
+fn node_warns_once_a_day_from_14_days_before_the_expiry() {
     const DAY: Duration = Duration::from_secs(86_400);
+    const HOUR: Duration = Duration::from_secs(3_600);
 
     #[derive(Clone, Default)]
     struct Lines(Arc<parking_lot::Mutex<Vec<u8>>>);
@@ -400,22 +408,38 @@ fn node_warns_once_from_14_days_before_the_expiry() {
 
     let ca = Authority::new();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-    for (days, warnings) in [(15_u32, 0), (13, 1)] {
+    let write = |days: u32| {
         let uri = node_uri("a", 1).try_into().expect("ASCII");
         ca.write_with("node-1", vec![SanType::URI(uri)], |params| {
             params.not_after = rcgen::date_time_ymd(1970, 1, 1) + now + days * DAY;
         });
+    };
+    for (days, warnings) in [(15, 0), (13, 1)] {
+        write(days);
         let written = Lines::default();
         let lines = written.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || {
+            let text = || String::from_utf8(written.0.lock().clone()).expect("log lines are UTF-8");
+            let said = |expected: usize, when: &str| {
+                let text = text();
+                assert_eq!(text.matches("expires soon").count(), expected, "{days} days, {when}: {text}");
+            };
             let node = ca.node("a", 1);
             for _ in 0..3 {
                 node.reload();
             }
+            said(warnings, "several looks at the files");
+            write(12);
+            node.reload();
+            node.reload();
+            said(warnings + 1, "another certificate");
+            let warned = std::time::SystemTime::now();
+            node.report_expiry(warned + 23 * HOUR);
+            said(warnings + 1, "the same day");
+            node.report_expiry(warned + 24 * HOUR);
+            said(warnings + 2, "the next day");
         });
-        let lines = String::from_utf8(written.0.lock().clone()).expect("log lines are UTF-8");
-        assert_eq!(lines.matches("expires soon").count(), warnings, "{days} days: {lines}");
     }
 }
 
@@ -468,12 +492,17 @@ async fn clients_present_certificates_if_the_node_requires_them() {
 fn certificate_names_a_client_of_its_own_cluster() {
     let ca = Authority::new();
     let node = ca.node("a", 1);
-    let name = |uri: String| {
-        ca.write("client", vec![SanType::URI(uri.try_into().expect("ASCII"))], 2099);
+    let name_of = |uris: &[String]| {
+        let uris = uris.iter().cloned().map(|uri| SanType::URI(uri.try_into().expect("ASCII")));
+        ca.write("client", uris.collect(), 2099);
         let certificate = CertificateDer::from_pem_file(ca.path("client.pem")).expect("a certificate");
         node.client_name(&certificate).map(|name| name.as_str().to_owned())
     };
+    let name = |uri: String| name_of(&[uri]);
     assert_eq!(name(client_uri("a", "ops")).as_deref(), Some("ops"));
+    // Other systems add their own URI.
+    let second = name_of(&["spiffe://a.example/ops".to_owned(), client_uri("a", "ops")]);
+    assert_eq!(second.as_deref(), Some("ops"));
     for other in [client_uri("b", "ops"), node_uri("a", 1), client_uri("a", "ops/1"), "https://ops".to_owned()] {
         assert_eq!(name(other.clone()), None, "{other}");
     }

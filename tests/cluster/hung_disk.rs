@@ -126,3 +126,26 @@ async fn hung_disk_is_reported_after_30_s_also_during_a_transfer() {
     assert!(reported < Duration::from_secs(32), "reported after {reported:?}");
     write.abort();
 }
+
+/// The process is stopped amid a write that the disk finishes. Then the timers run before the storage thread.
+#[tokio::test(start_paused = true)]
+async fn stopped_process_does_not_blame_its_disk() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    let node = cluster.node(1).clone();
+    held(&node, acquire("job", "a", 600_000, None)).await;
+    cluster.hang_disk(1);
+    let disk = cluster.disk(1);
+    let asked = node.clone();
+    let write = tokio::spawn(async move { drop(ask(&asked, acquire("other", "a", 600_000, None)).await) });
+    tokio::time::timeout(Duration::from_secs(60), disk.wait_unsynced()).await.expect("the leader writes the claim");
+    tokio::time::advance(Duration::from_secs(40)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    disk.set_mode(SyncMode::Inline);
+    disk.sync();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.health().failed, None, "the disk has finished the write");
+    write.await.expect("no panic");
+    held(&node, acquire("job", "a", 600_000, None)).await;
+    cluster.shutdown().await;
+}

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::node::NodeFailure;
 use tenure::testing::{Cluster, SyncMode, TestNode};
 use tenure::types::DiskState;
@@ -95,6 +96,30 @@ async fn disk_of_a_crashed_member_is_unknown() {
             let expected = (member.id != crashed).then_some(DiskState::Ok);
             assert_eq!(member.disk, expected, "node {} as node {id} shows it", member.id);
         }
+    }
+    cluster.shutdown().await;
+}
+
+/// The default timings for several sites allow for such round trips.
+#[tokio::test(start_paused = true)]
+async fn disks_are_known_with_round_trips_of_300_ms() {
+    let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let all_work = BTreeSet::from([disks_with(&cluster, leader, DiskState::Ok)]);
+    let known = async {
+        while disks(&cluster).await != all_work {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), known).await.expect("a node asks the others each second");
+    for from in cluster.ids() {
+        for to in cluster.ids().filter(|to| *to != from) {
+            cluster.board.delay(from, to, Duration::from_millis(150));
+        }
+    }
+    for second in 1..=5 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(disks(&cluster).await, all_work, "after {second} s");
     }
     cluster.shutdown().await;
 }

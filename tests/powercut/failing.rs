@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tenure::storage::{DiskStorage, Done, LogRecord, Position, Storage, StorageError, VoteRecord};
+use tenure::storage::{DiskStorage, Done, LogRecord, Position, Storage, StorageError, VoteRecord, measure_fsync};
 
 use crate::recorder::{Faults, Recorder};
 use crate::scratch;
@@ -131,4 +131,14 @@ fn removal_of_segments_counts_as_a_commit() {
     append(&storage, 8, 100).unwrap();
     assert_eq!(storage.committing_for(), None, "the removal is finished");
     storage.close();
+}
+
+#[test]
+fn failed_measurement_leaves_no_file() {
+    let scratch = scratch();
+    let recorder = Recorder::new(scratch.path(), []);
+    recorder.set_faults(Faults { broken_sync: true, ..Faults::default() });
+    let text = measure_fsync(scratch.path(), 5, LONG).unwrap_err().to_string();
+    assert!(text.starts_with("could not write and sync "), "{text}");
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }

@@ -178,7 +178,12 @@ impl MembershipView {
             }
             MemberChange::Remove { id, force } => self.remove(*id, *force),
             MemberChange::Replace { old, new } => {
-                let (old, new) = (self.member(*old)?, self.member(*new)?);
+                let new = self.member(*new)?;
+                if self.used.contains(old) && self.member(*old).is_err() && new.role != Role::Learner {
+                    // An earlier attempt has completed.
+                    return Ok(Step::Done);
+                }
+                let old = self.member(*old)?;
                 if old.id == new.id {
                     // Below, a voter as the new node means that an earlier replacement is to be completed.
                     let why = "cannot replace itself: add a member with a new id, and replace it with that one";
@@ -503,6 +508,22 @@ mod tests {
         for id in [1, 3] {
             assert_refused(&view(), &MemberChange::Replace { old: id, new: id }, "cannot replace itself");
         }
+    }
+
+    #[test]
+    fn only_a_voter_is_replaced() {
+        let mut view = view();
+        view.members.push(member(5, Role::Learner));
+        for new in [2, 5] {
+            assert_refused(&view, &MemberChange::Replace { old: 4, new }, "node 4 is not a voter: remove it instead");
+        }
+    }
+
+    #[test]
+    fn completed_replacement_can_be_repeated() {
+        let repeated = |new| MemberChange::Replace { old: 9, new };
+        assert_eq!(step(&view(), &repeated(2)), Ok(Step::Done));
+        assert_refused(&view(), &repeated(4), "it was removed");
     }
 
     #[test]

@@ -252,6 +252,33 @@ async fn commit_index_is_announced_before_its_message_leaves() {
     }
 }
 
+/// openraft makes a message before the answer to an earlier one, and other messages announce later commits meanwhile.
+#[test]
+fn append_shows_what_any_message_announced() {
+    let announced = no_commits();
+    let network = Network {
+        transport: Recorder { announced: announced.clone(), seen: Arc::default(), fate: Fate::Pending },
+        storage: MemoryStorage::new(SyncMode::default()),
+        replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
+        announced: announced.clone(),
+        sending: OutgoingSnapshots::default(),
+        quorum: Arc::default(),
+        disk_timeout: Duration::from_secs(1),
+    };
+    let shown = |term, index| {
+        let leader = VoteRecord { term: 7, candidate: Some(1), committed: true };
+        let leader_commit = Some(log_id(Position { term, index }));
+        let request =
+            AppendEntriesRequest { vote: vote(leader, 1), prev_log_id: None, leader_commit, entries: Vec::new() };
+        network.shown(&Append::new(&request))
+    };
+    assert_eq!(shown(6, INDEX), None, "an earlier leader may have committed more");
+    announced.announce(INDEX, 0);
+    assert_eq!(shown(7, INDEX), Some(INDEX));
+    announced.announce(INDEX + 9, 0);
+    assert_eq!(shown(7, INDEX), Some(INDEX + 9));
+}
+
 mod joined_commits {
     use openraft::entry::RaftEntry;
     use tokio::sync::mpsc;

@@ -72,7 +72,7 @@ impl Directory {
     }
 
     pub fn check_restored(&self) -> Result<(), StorageError> {
-        match self.path.join(RESTORING).exists() {
+        match exists(&self.path.join(RESTORING))? {
             true => Err(StorageError::HalfRestored { dir: self.path.clone() }),
             false => Ok(()),
         }
@@ -141,14 +141,19 @@ impl Directory {
         }
         self.check_identity(found, expected)?;
         let data = self.data_file();
-        if fs::metadata(&data).map_or(0, |data| data.len()) == 0 {
+        let bytes = match fs::metadata(&data) {
+            Ok(found) => found.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(StorageError::io("read", data, &error)),
+        };
+        if bytes == 0 {
             return Err(self.emptied(expected, format!("{} is missing or empty", data.display())));
         }
         // A power cut between the marker of format 2 and the rename leaves only the migrated log.
         let logs = [self.log(), self.migrated_log()];
         if format > 1
             && !segment_files::has_segments(&logs[0])?
-            && (logs[0].exists() || !segment_files::has_segments(&logs[1])?)
+            && (exists(&logs[0])? || !segment_files::has_segments(&logs[1])?)
         {
             return Err(self.emptied(expected, format!("{} is missing or empty", logs[0].display())));
         }
@@ -300,6 +305,11 @@ fn sync_names(path: &Path) -> Result<(), StorageError> {
     Ok(())
 }
 
+/// Whether a file exists. A failing disk does not count as a missing file.
+pub(super) fn exists(path: &Path) -> Result<bool, StorageError> {
+    path.try_exists().map_err(|error| StorageError::io("read", path, &error))
+}
+
 fn check_empty(path: &Path) -> Result<(), StorageError> {
     for item in fs::read_dir(path).map_err(|error| StorageError::io("list", path, &error))? {
         let name = item.map_err(|error| StorageError::io("list", path, &error))?.file_name();
@@ -370,6 +380,18 @@ mod tests {
         let trusted: Vec<&PathBuf> = files.iter().filter(|file| !dropped.contains(file)).collect();
         assert!(trusted.is_empty(), "read from the cache: {trusted:?}");
         storage.close();
+    }
+
+    /// A copy of the descriptor keeps a lock, as that of a child process between fork and exec does.
+    #[test]
+    fn lock_ends_with_its_directory_although_a_child_has_a_copy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let directory = Directory::claim(folder.path()).expect("not in use");
+        let copy = directory.lock.try_clone().expect("a copy of the descriptor");
+        assert!(matches!(Directory::claim(folder.path()), Err(StorageError::InUse { .. })), "control: it is locked");
+        drop(directory);
+        Directory::claim(folder.path()).expect("no longer in use");
+        drop(copy);
     }
 
     #[test]

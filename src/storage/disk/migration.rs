@@ -119,6 +119,8 @@ fn remove_records(directory: &Directory, trees: &Trees, data_file: &File) -> Res
         if removed == 0 || !is_end && removed % REMOVES > 0 {
             return Ok(());
         }
+        #[cfg(test)]
+        REMOVED_AT_SYNCS.with_borrow_mut(|counts| counts.push(removed));
         trees.db.flush().map_err(failed)?;
         data_file.sync_data().map_err(|error| StorageError::io("sync", directory.data_file(), &error))
     };
@@ -134,6 +136,13 @@ fn remove_records(directory: &Directory, trees: &Trees, data_file: &File) -> Res
         }
     }
     count(true)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The number of records that a call on this thread had removed at each of its syncs.
+    pub(in crate::storage) static REMOVED_AT_SYNCS: std::cell::RefCell<Vec<usize>> =
+        const { std::cell::RefCell::new(Vec::new()) };
 }
 
 fn old_log(directory: &Directory, trees: &Trees) -> Result<Option<sled::Tree>, StorageError> {

@@ -19,7 +19,7 @@ pub(super) mod trees;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -58,6 +58,7 @@ pub struct Opened {
 struct Handle {
     shared: Arc<SharedStore>,
     recovered: Recovered,
+    thread_id: ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -394,9 +395,13 @@ impl Handle {
     fn close(&self) {
         self.shared.state.lock().closing = true;
         self.shared.wake.notify_one();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|running| running.thread().id() != thread::current().id()) {
-            thread.join().expect("the storage thread catches its panics");
+        if thread::current().id() == self.thread_id {
+            return;
+        }
+        // Another caller waits here until the first one has joined the thread.
+        let mut thread = self.thread.lock();
+        if let Some(running) = thread.take() {
+            running.join().expect("the storage thread catches its panics");
         }
     }
 }

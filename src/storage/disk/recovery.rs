@@ -106,7 +106,8 @@ impl DiskStorage {
         let dir = shared.dir.clone();
         let thread = thread::Builder::new().name("tenure-storage".to_string()).spawn(run);
         let thread = thread.map_err(|error| StorageError::io("start a thread for", dir, &error))?;
-        Ok(DiskStorage { handle: Arc::new(Handle { shared, recovered, thread: Mutex::new(Some(thread)) }) })
+        let (thread_id, thread) = (thread.thread().id(), Mutex::new(Some(thread)));
+        Ok(DiskStorage { handle: Arc::new(Handle { shared, recovered, thread_id, thread }) })
     }
 }
 
@@ -158,14 +159,14 @@ fn prepare_log(directory: &Directory, format: Option<u32>) -> Result<Option<(Seg
         None => {
             if !has_segments(&dir)? {
                 // A first start makes the log durable before it creates sled's file. So this directory has lost its log.
-                if directory.data_file().exists() {
+                if directory::exists(&directory.data_file())? {
                     return Err(directory.unmarked());
                 }
                 SegmentLog::create(&dir)?;
             }
             directory::sync(directory.path())?;
         }
-        Some(_) if !dir.exists() => directory.name_migrated_log()?,
+        Some(_) if !directory::exists(&dir)? => directory.name_migrated_log()?,
         Some(_) => {}
     }
     let replay = read_log(directory)?;

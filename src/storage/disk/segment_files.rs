@@ -21,7 +21,7 @@ const ZEROS_BYTES: usize = 1 << 20;
 
 /// Whether a directory has a segment.
 pub(super) fn has_segments(dir: &Path) -> Result<bool, StorageError> {
-    Ok(dir.exists() && !list(dir)?.is_empty())
+    Ok(directory::exists(dir)? && !list(dir)?.is_empty())
 }
 
 pub(super) fn segment_path(dir: &Path, number: u64) -> PathBuf {

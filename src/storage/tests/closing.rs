@@ -36,6 +36,29 @@ fn last_clone_closes_the_store_on_drop() {
     assert_eq!(whole_log(&open(dir.path())), entries(1, 0..100, 1_000));
 }
 
+/// Two tasks of a program close the store, and each of them opens the directory afterwards.
+#[test]
+fn each_close_returns_after_the_release() {
+    const LONG: Duration = Duration::from_secs(30);
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    let ((resume, resumed), (tell, closed)) = (mpsc::channel::<()>(), mpsc::channel());
+    storage.save_vote(vote(1), Box::new(move |_| resumed.recv_timeout(LONG).expect("the test resumes the thread")));
+    let closing = [storage.clone(), storage].map(|storage| {
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            storage.close();
+            tell.send(()).unwrap();
+        })
+    });
+    let early = closed.recv_timeout(Duration::from_millis(500));
+    assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "a callback still runs on the storage thread");
+    resume.send(()).unwrap();
+    closed.recv_timeout(LONG).unwrap();
+    assert_eq!(open(dir.path()).vote(), Some(vote(1)));
+    closing.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
 #[test]
 fn last_clone_may_be_dropped_in_a_callback() {
     let dir = tempfile::tempdir().unwrap();

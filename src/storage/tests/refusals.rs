@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use super::*;
 use crate::storage::disk::directory::Directory;
+use crate::storage::disk::migration::REMOVED_AT_SYNCS;
 use crate::storage::disk::trees;
 use crate::storage::record::{
     self, COMMITTED, CommittedV1, FLOOR, IDENTITY, PositionV1, RecordKind, SNAPSHOT, VOTE, VoteV1, chunk_key, log_key,
@@ -45,6 +47,21 @@ fn filled_in_format_1() -> tempfile::TempDir {
         meta.insert(COMMITTED, record::seal(RecordKind::Committed, COMMITTED, &committed, 0)).unwrap();
     });
     dir
+}
+
+/// The same store in format 1, with 6 MB more in its log. Also returns the log.
+fn filled_with_6_mb_in_format_1() -> (tempfile::TempDir, Vec<LogRecord>) {
+    let dir = filled_in_format_1();
+    let more = entries(2, 16..166, 40_000);
+    change_tree(dir.path(), "log", |log| {
+        for entry in &more {
+            for part in 0..record::parts(entry) {
+                log.insert(log_key(entry.position.index, part), record::seal_part(entry, part)).unwrap();
+            }
+        }
+    });
+    let log = [entries(2, 6..15, 100), vec![entry(2, 15, 40_000)], more].concat();
+    (dir, log)
 }
 
 /// Changes the first segment of a closed store.
@@ -178,6 +195,24 @@ fn emptied_directory_is_refused() {
     fs::write(dir.path().join("store/db"), vec![0; 1 << 20]).unwrap();
     let text = refusal(dir.path()).to_string();
     assert!(text.contains("but its data is gone (the store holds no record of it)"), "{text}");
+}
+
+/// The advice for lost data is to give the directory up. So a disk that cannot be read must not look like lost data.
+#[test]
+fn directory_that_cannot_be_read_does_not_count_as_emptied() {
+    for name in ["store", "log", "RESTORING"] {
+        let dir = filled();
+        let item = dir.path().join(name);
+        if item.exists() {
+            fs::remove_dir_all(&item).unwrap();
+        }
+        // Each look at a link to itself fails.
+        symlink(&item, &item).unwrap();
+        match refusal(dir.path()) {
+            StorageError::Io { path, .. } => assert!(path.starts_with(&item), "{name}: {}", path.display()),
+            other => panic!("{name}: {other}"),
+        }
+    }
 }
 
 /// The paths and contents of all files below a directory.
@@ -416,6 +451,30 @@ fn log_of_format_1_moves_into_segments() {
         change_tree(dir.path(), "log", |log| assert_eq!(log.len(), 0));
         change_tree(dir.path(), "meta", |meta| assert_eq!(meta.len(), 2, "identity and manifest"));
     }
+}
+
+#[test]
+fn large_log_of_format_1_moves_into_several_segments() {
+    let (dir, log) = filled_with_6_mb_in_format_1();
+    for _ in 0..2 {
+        let storage = open(dir.path());
+        assert_eq!(storage.log_bounds(), (Some(at(2, 5)), Some(at(2, 165))));
+        assert!(whole_log(&storage) == log, "the entries have changed");
+        storage.close();
+    }
+    assert!(dir.path().join("log/0000000000000002.log").exists(), "a segment has 4 MiB");
+}
+
+/// sled can lose a large commit, and the chunks of the snapshot are in the same file.
+#[test]
+fn records_of_format_1_are_removed_in_small_parts() {
+    let (dir, _) = filled_with_6_mb_in_format_1();
+    REMOVED_AT_SYNCS.take();
+    open(dir.path()).close();
+    let removed = REMOVED_AT_SYNCS.take();
+    assert!(removed.last().is_some_and(|all| *all > 1_000), "control: each entry has several parts: {removed:?}");
+    let largest = removed.iter().scan(0, |before, count| Some(count - std::mem::replace(before, *count))).max();
+    assert!(largest <= Some(64), "{largest:?} records share a sync");
 }
 
 /// Format 1 stored the floor of a purge, and then removed the entries. A crash in between left some of them.

@@ -64,16 +64,20 @@ pub(super) struct NodeSection {
 
 impl NodeSection {
     fn entry(self, folder: &Path) -> NodeEntry {
-        let or = |listen: String, reached: &str| if listen.is_empty() { reached.to_owned() } else { listen };
         NodeEntry {
             id: self.id,
-            listen_http: or(self.listen_http, &self.http),
-            listen_peer: or(self.listen_peer, &self.peer),
+            listen_http: bound(&self.listen_http, &self.http).to_owned(),
+            listen_peer: bound(&self.listen_peer, &self.peer).to_owned(),
             http: self.http,
             peer: self.peer,
             data: folder.join(self.data),
         }
     }
+}
+
+/// The address that a listener binds: its setting, or else the address at which it is reached.
+fn bound<'a>(listen: &'a str, reached: &'a str) -> &'a str {
+    if listen.is_empty() { reached } else { listen }
 }
 
 /// The nodes of a file in `folder`. Adds all problems of the nodes.
@@ -96,8 +100,14 @@ pub(super) fn entries(
                 found.add_first(format!("node[{number}].{key}"), problem);
             }
         }
-        if !listen_http.is_empty() && listen_http == listen_peer {
-            found.add_first(format!("node[{number}].listen_peer"), "must differ from listen_http");
+        // Without both settings, `http` and `peer` are duplicates.
+        let is_set = !listen_http.is_empty() || !listen_peer.is_empty();
+        if is_set && bound(listen_http, http) == bound(listen_peer, peer) {
+            let (key, other) = match listen_peer.is_empty() {
+                true => ("listen_http", "peer"),
+                false => ("listen_peer", "listen_http"),
+            };
+            found.add_first(format!("node[{number}].{key}"), format!("must differ from {other}"));
         }
     }
     let folders: Vec<String> = nodes.iter().map(|node| node.data.clone()).filter(|data| !data.is_empty()).collect();

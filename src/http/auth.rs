@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::app::App;
 use super::response::ProblemResponse;
+use super::socket::Client;
 use crate::access::{Access, AccessToken, Caller, Denied, Need, TokenHash};
 use crate::api::Code;
 use crate::node::{Node, Request, RequestError, Response};
@@ -41,6 +42,7 @@ pub(super) struct Peer {
     pub has_certificate: bool,
     /// The name of the client in its certificate.
     pub certificate: Option<AccessName>,
+    pub client: Client,
 }
 
 /// The caller of a request, and its address if the node's own listener serves the request.
@@ -191,6 +193,27 @@ impl Credentials {
         }
     }
 
+    /// The error of a request as its caller may see it: a caller without a valid credential learns nothing about the
+    /// leader. A request with an unknown outcome may be done, so it is not refused.
+    pub fn hide_leader(&self, node: &Node, error: RequestError) -> RequestError {
+        let is_of_leader =
+            matches!(error, RequestError::NotLeader { .. } | RequestError::NoLeader | RequestError::ShuttingDown);
+        match node.authorize(&self.caller, &Need::Principal) {
+            Err(denied @ RequestError::Denied(_)) if is_of_leader => denied,
+            _ => error,
+        }
+    }
+
+    /// The request of this caller for the audit log. The credential may be gone before the answer.
+    pub fn audited(&self, node: &Node, request: &Request) -> Audited {
+        let mut audited = Audited::new(request);
+        if audited.is_listed {
+            let access = node.access_state();
+            audited.principal = access.principal(&self.caller).filter(|_| access.is_enabled()).cloned();
+        }
+        audited
+    }
+
     /// Writes a line of the audit log for a change or a backup, and for any request that access control refuses.
     /// A request that this node serves itself has no response.
     pub fn audit(&self, app: &App, node: &Node, request: &Audited, result: Result<Option<&Response>, &RequestError>) {
@@ -209,7 +232,8 @@ impl Credentials {
 
     fn list(&self, app: &App, node: &Node, request: &Audited, outcome: Result<(), Code>) {
         let access = node.access_state();
-        if !access.is_enabled() && !request.is_access {
+        let is_guarded = access.is_enabled() || request.principal.is_some();
+        if !is_guarded && !request.is_access {
             return;
         }
         // A renewal with the token of another principal is refused as lost.
@@ -217,8 +241,10 @@ impl Credentials {
         if !request.is_listed && !is_refused {
             return;
         }
-        match (access.principal(&self.caller), outcome) {
-            (None, Err(code)) if is_refused => self.list_unknown(app, request.action, &request.subject, code),
+        match (request.principal.as_ref().or_else(|| access.principal(&self.caller)), outcome) {
+            (None, Err(code)) if is_refused || is_guarded => {
+                self.list_unknown(app, request.action, &request.subject, code)
+            }
             (principal, _) => {
                 let principal = principal.map_or("-", AccessName::as_str);
                 self.write(principal, request.action, &request.subject, outcome);
@@ -226,7 +252,7 @@ impl Credentials {
         }
     }
 
-    /// Writes the line of a refused request of an unknown caller, unless its address has caused too many.
+    /// Writes the line of a failed request of an unknown caller, unless its address has caused too many.
     fn list_unknown(&self, app: &App, action: &str, subject: &str, code: Code) {
         if app.failures.may_list(self.address, Instant::now()) {
             self.write("-", action, subject, Err(code));
@@ -248,6 +274,8 @@ pub(super) struct Audited {
     /// A change or a backup. Renewals are too many, and change only the time.
     is_listed: bool,
     is_access: bool,
+    /// The principal of the caller at the arrival of the request.
+    principal: Option<AccessName>,
 }
 
 /// A request that has no answer yet.
@@ -272,7 +300,9 @@ impl Drop for Unanswered<'_> {
         }
         let access = self.node.access_state();
         // An unknown caller changes nothing, and would have a line for each attempt.
-        let is_known = !access.is_enabled() || access.principal(&self.credentials.caller).is_some();
+        let is_known = !access.is_enabled()
+            || self.request.principal.is_some()
+            || access.principal(&self.credentials.caller).is_some();
         if is_known {
             self.credentials.list(self.app, self.node, self.request, Err(Code::OutcomeUnknown));
         }
@@ -280,15 +310,15 @@ impl Drop for Unanswered<'_> {
 }
 
 impl Audited {
-    pub fn new(request: &Request) -> Audited {
+    fn new(request: &Request) -> Audited {
         let (action, subject) = request.summary();
         let is_access = matches!(request, Request::ChangeAccess(_));
-        Audited { action, subject, is_listed: request.is_change() && action != "renew", is_access }
+        Audited { action, subject, is_listed: request.is_change() && action != "renew", is_access, principal: None }
     }
 
     /// A request that is listed only if access control refuses it.
     pub fn read(action: &'static str, subject: impl Into<String>) -> Audited {
-        Audited { action, subject: subject.into(), is_listed: false, is_access: false }
+        Audited { action, subject: subject.into(), is_listed: false, is_access: false, principal: None }
     }
 
     /// A download of the whole state.
@@ -414,12 +444,13 @@ mod tests {
             }
             let (mut parts, ()) = request.body(()).expect("a valid request").into_parts();
             let (address, has_certificate) = (IpAddr::from([127, 0, 0, 1]), certificate.is_some());
-            let peer = Peer { address, has_certificate, certificate: certificate.cloned() };
+            let (certificate, client) = (certificate.cloned(), Client::default());
+            let peer = Peer { address, has_certificate, certificate, client };
             parts.extensions.insert(Arc::new(peer));
             let Ok(credentials) = Credentials::from_request_parts(&mut parts, &app).await else {
                 panic!("no earlier attempt has failed");
             };
-            assert_eq!(credentials.caller, expected, "{certificate:?}");
+            assert_eq!(credentials.caller, expected, "with a certificate: {has_certificate}");
         }
     }
 

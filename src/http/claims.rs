@@ -10,7 +10,7 @@ use super::app::App;
 use super::input::{Admitted, Body, Name, Params, Routing};
 use super::response;
 use super::response::ProblemResponse;
-use crate::api::{self, Problem};
+use crate::api::{self, Code, Problem};
 use crate::node::Request;
 use crate::service;
 
@@ -36,14 +36,25 @@ pub(super) async fn acquire(
     drop(budget);
     let claim = service::claim(&app.node()?.ttl(), name, body)?;
     // A claim that waits can take a day: it exchanges its request permit for one of `max_waits`.
-    let (_request_permit, _wait_permit) = if claim.wait_ms.is_some() {
+    let waits = claim.wait_ms.is_some();
+    let (_request_permit, _wait_permit) = if waits {
         drop(permit);
         (None, Some(app.admission.waits.try_acquire()?))
     } else {
         (Some(permit), None)
     };
-    let response = routing.send(&app, Request::Acquire(claim)).await?;
+    let response = tokio::select! {
+        biased;
+        // While unread bytes follow the request, hyper does not notice it.
+        () = routing.client_left(), if waits => return Err(client_left()),
+        response = routing.send(&app, Request::Acquire(claim)) => response?,
+    };
     response::reply(response, service::granted)
+}
+
+/// The answer for a client that may still read.
+fn client_left() -> ProblemResponse {
+    ProblemResponse::new(Code::OutcomeUnknown, "the client closed its sending half before the response")
 }
 
 /// Renew a lease for another ttl.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body as HttpBody, Bytes};
+use axum::body::{Body as HttpBody, Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, OriginalUri, Path, Query, Request};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use axum::http::request::Parts;
@@ -20,8 +20,9 @@ use tokio::time::{Duration, timeout};
 
 use super::admission::RequestPermit;
 use super::app::App;
-use super::auth::{Audited, Credentials};
+use super::auth::{Credentials, Peer};
 use super::response::ProblemResponse;
+use super::socket::Client;
 use crate::api::{self, Code, MAX_BODY_BYTES, MAX_LEASE_BODY_BYTES, NO_FORWARD_HEADER, Object};
 use crate::node::{self, Forward};
 use crate::types::LeaseName;
@@ -275,8 +276,8 @@ async fn receive<T: JsonBody>(request: Request, app: &App) -> Result<Received, P
         Ok(Ok(received)) => Ok(received),
         Ok(Err(ReceiveError::TooLarge)) => Err(discard(body, too_large(T::MAX_BYTES)).await),
         Ok(Err(ReceiveError::NoBudget)) => Err(discard(body, budget.reject()).await),
-        Ok(Err(ReceiveError::Broken(error))) => Err(ProblemResponse::invalid(format!("body: {error}"))),
-        Err(_) => Err(ProblemResponse::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))),
+        Ok(Err(ReceiveError::Broken(error))) => Err(broken(&error)),
+        Err(_) => Err(incomplete(limit)),
     }
 }
 
@@ -287,6 +288,38 @@ async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result
         received.add(&chunk.unwrap_or_default(), max, share)?;
     }
     Ok(received)
+}
+
+/// Rejects a request with a body that its handler does not read. Without a length, an empty body is known by its end.
+pub(super) async fn without_body(request: Request, limit: Duration) -> Result<Request, ProblemResponse> {
+    let unread = || ProblemResponse::invalid("body: this request has no body; its parameters belong in the query");
+    let (head, mut body) = request.into_parts();
+    if body.size_hint().lower() > 0 {
+        return Err(refuse(&head, body, unread()).await);
+    }
+    match timeout(limit, has_data(&mut body)).await {
+        Ok(Ok(false)) => Ok(Request::from_parts(head, HttpBody::empty())),
+        Ok(Ok(true)) => Err(discard(body, unread()).await),
+        Ok(Err(error)) => Err(broken(&error)),
+        Err(_) => Err(incomplete(limit)),
+    }
+}
+
+async fn has_data(body: &mut HttpBody) -> Result<bool, axum::Error> {
+    while let Some(frame) = body.frame().await {
+        if frame?.data_ref().is_some_and(|data| !data.is_empty()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn broken(error: &axum::Error) -> ProblemResponse {
+    ProblemResponse::invalid(format!("body: {error}"))
+}
+
+fn incomplete(limit: Duration) -> ProblemResponse {
+    ProblemResponse::new(Code::BodyTimeout, format!("the body was not complete after {limit:?}"))
 }
 
 /// Rejects a request whose body is unread. With `Expect: 100-continue`, an answer at once prevents the upload.
@@ -312,6 +345,7 @@ pub(super) struct Routing {
     /// The path and query of the redirect to the leader. Empty if this node may forward.
     path_and_query: String,
     credentials: Credentials,
+    client: Client,
 }
 
 impl FromRequestParts<App> for Routing {
@@ -320,22 +354,30 @@ impl FromRequestParts<App> for Routing {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Routing, ProblemResponse> {
         const NO_FORWARD: HeaderName = HeaderName::from_static(NO_FORWARD_HEADER);
         let credentials = Credentials::from_request_parts(parts, app).await?;
+        let client = parts.extensions.get::<Arc<Peer>>().map(|peer| peer.client.clone()).unwrap_or_default();
         if !parts.headers.contains_key(NO_FORWARD) {
-            return Ok(Routing { forward: Forward::Once, path_and_query: String::new(), credentials });
+            return Ok(Routing { forward: Forward::Once, path_and_query: String::new(), credentials, client });
         }
         // `OriginalUri` includes the prefix that this router is mounted under. The leader uses the same prefix.
         let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |OriginalUri(uri)| uri);
         let path_and_query = uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        Ok(Routing { forward: Forward::Never, path_and_query, credentials })
+        Ok(Routing { forward: Forward::Never, path_and_query, credentials, client })
     }
 }
 
 impl Routing {
+    /// Waits until the client has left.
+    pub async fn client_left(&self) {
+        self.client.left().await;
+    }
+
     /// Sends a request to the node, and adds the leader's address to a `not_leader` problem.
     pub async fn send(&self, app: &App, request: node::Request) -> Result<node::Response, ProblemResponse> {
-        let (node, audited) = (app.node()?, Audited::new(&request));
+        let node = app.node()?;
+        let audited = self.credentials.audited(&node, &request);
         let unanswered = self.credentials.audit_if_dropped(app, &node, &audited);
         let response = node.request_of(&self.credentials.caller, request, self.forward).await;
+        let response = response.map_err(|error| self.credentials.hide_leader(&node, error));
         unanswered.answered();
         self.credentials.audit(app, &node, &audited, response.as_ref().map(Some));
         response.map_err(|error| {

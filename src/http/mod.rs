@@ -7,6 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `serve` | connections: limit, timeouts, shutdown |
+//! | `socket` | the socket of a connection, which shows a handler that its client has left |
 //! | `app` | the settings, the reference to the node, and the state of all handlers |
 //! | `routes` | the route table |
 //! | `openapi` | the OpenAPI document |
@@ -37,6 +38,7 @@ pub(crate) mod reads;
 pub(crate) mod response;
 mod routes;
 mod serve;
+mod socket;
 mod status;
 mod ui;
 mod watch;

@@ -1,18 +1,22 @@
 //! The middleware around all routes: it sets the node header, counts requests, measures their duration, and traces them.
+//! It refuses a body that no handler reads: its fields would have no effect.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use axum::body::HttpBody;
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::Either;
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt};
 
+use super::input;
 use crate::api::NODE_HEADER;
 use crate::trace::{self, Span};
 use crate::types::NodeId;
@@ -69,6 +73,14 @@ struct HttpMetrics {
     node: HeaderValue,
     routes: HashMap<Arc<str>, Vec<Arc<RouteMetrics>>>,
     no_route: Arc<RouteMetrics>,
+    body_timeout: Duration,
+}
+
+/// An operation of the OpenAPI document.
+pub(super) struct RouteOperation<'r> {
+    pub path: &'r str,
+    pub method: Method,
+    pub has_body: bool,
 }
 
 /// The metrics of one method of one route. Each is registered at most once, because a lookup by labels costs more than
@@ -76,6 +88,8 @@ struct HttpMetrics {
 struct RouteMetrics {
     method: Method,
     labels: Labels,
+    /// Whether a request may have a body.
+    takes_body: bool,
     seconds: Histogram,
     requests: [OnceLock<Counter>; STATUSES.len()],
 }
@@ -87,19 +101,23 @@ struct Labels {
 }
 
 impl MetricsLayer {
-    pub fn new<'r>(node: NodeId, routes: impl Iterator<Item = (&'r str, Method)>) -> MetricsLayer {
+    pub fn new<'r>(
+        node: NodeId,
+        body_timeout: Duration,
+        routes: impl Iterator<Item = RouteOperation<'r>>,
+    ) -> MetricsLayer {
         let mut by_path: HashMap<Arc<str>, Vec<Arc<RouteMetrics>>> = HashMap::new();
-        for (path, method) in routes {
-            let path: Arc<str> = path.into();
-            by_path.entry(path.clone()).or_default().push(Arc::new(RouteMetrics::new(method, path)));
+        for route in routes {
+            by_path.entry(route.path.into()).or_default().push(Arc::new(RouteMetrics::new(route)));
         }
         // A client can send any method. As a label, it would create an unbounded number of series.
         let labels = Labels { method: NO_ROUTE.to_owned(), route: NO_ROUTE.into() };
-        let no_route = Arc::new(RouteMetrics::labelled(Method::GET, labels));
+        let no_route = Arc::new(RouteMetrics::labelled(Method::GET, labels, true));
         // These exist from the start, so that a monitor sees their first increase.
         counter!("tenure_http_connections_refused_total").increment(0);
         gauge!("tenure_http_watches").increment(0.0);
-        MetricsLayer(Arc::new(HttpMetrics { id: node, node: HeaderValue::from(node), routes: by_path, no_route }))
+        let header = HeaderValue::from(node);
+        MetricsLayer(Arc::new(HttpMetrics { id: node, node: header, routes: by_path, no_route, body_timeout }))
     }
 }
 
@@ -123,15 +141,17 @@ impl HttpMetrics {
 }
 
 impl RouteMetrics {
-    fn new(method: Method, route: Arc<str>) -> RouteMetrics {
-        let labels = Labels { method: method.as_str().to_owned(), route };
-        RouteMetrics::labelled(method, labels)
+    fn new(RouteOperation { path, method, has_body }: RouteOperation<'_>) -> RouteMetrics {
+        let labels = Labels { method: method.as_str().to_owned(), route: path.into() };
+        // The other routes accept query parameters, too.
+        let is_strict = path.starts_with(TRACED) || path.starts_with("/api/");
+        RouteMetrics::labelled(method, labels, has_body || !is_strict)
     }
 
-    fn labelled(method: Method, labels: Labels) -> RouteMetrics {
+    fn labelled(method: Method, labels: Labels, takes_body: bool) -> RouteMetrics {
         let Labels { method: name, route } = labels.clone();
         let seconds = histogram!("tenure_http_request_seconds", "method" => name, "route" => route);
-        RouteMetrics { method, labels, seconds, requests: Default::default() }
+        RouteMetrics { method, labels, takes_body, seconds, requests: Default::default() }
     }
 
     fn counter(&self, status: StatusCode) -> Counter {
@@ -182,7 +202,7 @@ pub(super) struct MetricsService<S> {
 
 impl<S> Service<Request> for MetricsService<S>
 where
-    S: Service<Request, Response = Response, Error = Infallible>,
+    S: Service<Request, Response = Response, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Response;
@@ -198,7 +218,17 @@ where
         let metrics = self.metrics.clone();
         let meter = metrics.meter(&request).clone();
         let span = meter.span(&request, metrics.id);
-        let answer = self.inner.call(request);
+        let answer = if meter.takes_body || request.body().is_end_stream() {
+            Either::Left(self.inner.call(request))
+        } else {
+            let (inner, limit) = (self.inner.clone(), metrics.body_timeout);
+            Either::Right(Box::pin(async move {
+                match input::without_body(request, limit).await {
+                    Ok(request) => inner.oneshot(request).await,
+                    Err(problem) => Ok(problem.into_response()),
+                }
+            }))
+        };
         Box::pin(span.clone().instrument(async move {
             let mut response = answer.await?;
             // A handler sets this header if another node has served the request.
@@ -220,8 +250,9 @@ mod tests {
 
     #[test]
     fn mounted_route_is_counted_without_its_prefix() {
-        let observe =
-            MetricsLayer::new(1, [("/v1/leases", Method::GET), ("/v1/leases/{name}", Method::GET)].into_iter());
+        let routes = ["/v1/leases", "/v1/leases/{name}"];
+        let operations = routes.map(|path| RouteOperation { path, method: Method::GET, has_body: false });
+        let observe = MetricsLayer::new(1, Duration::ZERO, operations.into_iter());
         for (path, route) in [
             ("/v1/leases", "/v1/leases"),
             ("/tenure/v1/leases", "/v1/leases"),

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::app::{App, NodeRef, Settings};
-use super::observe::MetricsLayer;
+use super::observe::{MetricsLayer, RouteOperation};
 use super::openapi;
 use super::response::ProblemResponse;
 use super::{access, backup, claims, members, reads, status, ui, watch};
@@ -109,13 +109,13 @@ fn observed(app: &App, complete: impl FnOnce(Router<App>) -> Router<App>) -> Rou
     #[cfg(feature = "compat-leases")]
     let routes = if app.settings.limits.compat_leases { routes.merge(super::compat::routes()) } else { routes };
     let (router, document) = routes.split_for_parts();
-    let layer = MetricsLayer::new(app.settings.node, operations(&document.paths));
+    let layer = MetricsLayer::new(app.settings.node, app.settings.body_timeout, operations(&document.paths));
     // One layer does all the work: each layer costs every request an allocation and an indirect call.
     complete(router).method_not_allowed_fallback(no_such_method).layer(layer)
 }
 
-/// The path and method of each operation.
-fn operations(paths: &Paths) -> impl Iterator<Item = (&str, Method)> {
+/// Each operation of the document. A handler reads a body only if its attribute has one.
+fn operations(paths: &Paths) -> impl Iterator<Item = RouteOperation<'_>> {
     paths.paths.iter().flat_map(|(path, item)| {
         let methods = [
             (Method::GET, &item.get),
@@ -124,7 +124,10 @@ fn operations(paths: &Paths) -> impl Iterator<Item = (&str, Method)> {
             (Method::PATCH, &item.patch),
             (Method::DELETE, &item.delete),
         ];
-        methods.into_iter().filter_map(move |(method, operation)| operation.as_ref().map(|_| (path.as_str(), method)))
+        methods.into_iter().filter_map(move |(method, operation)| {
+            let has_body = operation.as_ref()?.request_body.is_some();
+            Some(RouteOperation { path, method, has_body })
+        })
     })
 }
 

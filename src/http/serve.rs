@@ -24,9 +24,10 @@ use tracing::{debug, error, warn};
 use super::app::{App, Settings};
 use super::auth::Peer;
 use super::routes::standalone_router;
+use super::socket::Socket;
 use super::{NodeRef, observe};
 use crate::api::{Code, NODE_HEADER, Problem};
-use crate::tls::{NodeTls, Stream};
+use crate::tls::{Handshake, NodeTls, Stream};
 use crate::types::NodeId;
 
 /// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
@@ -139,6 +140,7 @@ async fn connection(
     shutdown: CancellationToken,
     _permit: OwnedSemaphorePermit,
 ) {
+    let open = observe::GaugeGuard::new(gauge!("tenure_http_connections"));
     // A response is one small write. With Nagle's algorithm it would wait for the acknowledgement of the previous one.
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%error, "cannot set TCP_NODELAY");
@@ -157,12 +159,12 @@ async fn connection(
     };
     let has_certificate = stream.certificate().is_some();
     let certificate = tls.as_ref().zip(stream.certificate()).and_then(|(tls, cert)| tls.client_name(cert));
-    let peer = Arc::new(Peer { address, has_certificate, certificate });
+    let client = stream.socket().client();
+    let peer = Arc::new(Peer { address, has_certificate, certificate, client });
     let router = router.map_request(move |mut request: axum::http::Request<_>| {
         request.extensions_mut().insert(peer.clone());
         request
     });
-    let open = observe::GaugeGuard::new(gauge!("tenure_http_connections"));
     // The timeout applies only while the client reads nothing: a slow reader is served.
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(timeouts.write));
@@ -189,19 +191,21 @@ async fn connection(
 }
 
 /// Completes the TLS handshake. A client without TLS gets a response that says so, unless the node serves it.
-async fn encrypt(mut stream: TcpStream, tls: Option<&NodeTls>) -> io::Result<Stream> {
-    let Some(tls) = tls else { return Ok(Stream::Plain(stream)) };
+async fn encrypt(mut stream: TcpStream, tls: Option<&NodeTls>) -> io::Result<Stream<Socket>> {
+    let Some(tls) = tls else { return Ok(Stream::Plain(Socket::new(stream))) };
     if tls.is_offered(&stream).await? {
-        return tls.accept_client(stream).await.inspect_err(|_| {
-            counter!("tenure_tls_handshakes_failed_total", "listener" => "http").increment(1);
-        });
+        let handshake = Handshake::begin("http");
+        let stream = tls.accept_client(Socket::new(stream)).await?;
+        handshake.complete();
+        return Ok(stream);
     }
     if tls.accepts_plain() {
-        return Ok(Stream::Plain(stream));
+        return Ok(Stream::Plain(Socket::new(stream)));
     }
     counter!("tenure_tls_handshakes_failed_total", "listener" => "http").increment(1);
     let refusal = Problem::new(Code::Invalid, "this node requires TLS: use an https URL");
-    respond_unread(&mut stream, &response_bytes("400 Bad Request", "", &refusal)).await?;
+    let headers = format!("{NODE_HEADER}: {}\r\n", tls.node());
+    respond_unread(&mut stream, &response_bytes("400 Bad Request", &headers, &refusal)).await?;
     Err(io::Error::new(io::ErrorKind::InvalidData, "a request without TLS"))
 }
 
@@ -286,6 +290,7 @@ fn report(ended: Result<(), JoinError>) {
 mod tests {
     use std::net::SocketAddr;
 
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
     use rustix::net::sockopt::{socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl};
     use tokio::io::AsyncReadExt;
     use tokio::task::JoinHandle;
@@ -309,6 +314,17 @@ mod tests {
         let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(listener, NodeRef::empty(), settings, shutdown.clone()));
         (address, shutdown, served)
+    }
+
+    /// Waits until the metrics have this line.
+    async fn until(render: &PrometheusHandle, line: &str) {
+        let reached = async {
+            while !render.render().lines().any(|found| found == line) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = tokio::time::timeout(HANG_TIMEOUT, reached).await;
+        assert!(reached.is_ok(), "no line {line:?} in\n{}", render.render());
     }
 
     /// Sends a request with TLS until it has an answer, and returns the first bytes of it.
@@ -356,17 +372,56 @@ mod tests {
 
     #[tokio::test]
     async fn silent_client_loses_its_connection_before_the_handshake() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let _recording = metrics::set_default_local_recorder(&recorder);
         let ca = Authority::new();
         let head_timeout = Duration::from_millis(100);
         let (address, shutdown, served) = listen(&ca, |settings| settings.head_timeout = head_timeout).await;
-        for sent in [&b""[..], b"\x16"] {
+        for (sent, failed) in [(&b""[..], 0), (&b"\x16"[..], 1)] {
             let mut client = TcpStream::connect(address).await.expect("it listens");
             client.write_all(sent).await.expect("the connection is open");
             let closed = tokio::time::timeout(HANG_TIMEOUT, client.read(&mut [0])).await;
             // A close with an unread byte is a reset.
             let read = closed.unwrap_or_else(|_| panic!("after {sent:?}, the connection stays open"));
             assert!(matches!(read, Ok(0) | Err(_)), "after {sent:?}: {read:?}");
+            // Without a byte, no handshake begins.
+            until(&render, &format!("tenure_tls_handshakes_failed_total{{listener=\"http\"}} {failed}")).await;
         }
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    /// It uses one of the connections that the listener may have.
+    #[tokio::test]
+    async fn connection_counts_as_open_before_its_handshake() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let ca = Authority::new();
+        let (address, shutdown, served) = listen(&ca, |settings| assert!(settings.head_timeout > HANG_TIMEOUT)).await;
+        let silent = TcpStream::connect(address).await.expect("it listens");
+        until(&render, "tenure_http_connections 1").await;
+        drop(silent);
+        until(&render, "tenure_http_connections 0").await;
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn refusal_without_tls_is_counted_and_names_the_node() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let ca = Authority::new();
+        let (address, shutdown, served) = listen(&ca, |_| {}).await;
+        let mut client = TcpStream::connect(address).await.expect("it listens");
+        client.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("the connection is open");
+        let mut answer = String::new();
+        let read = tokio::time::timeout(HANG_TIMEOUT, client.read_to_string(&mut answer)).await;
+        read.expect("the connection closes in time").expect("it is not reset");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("\r\nx-tenure-node: 1\r\n"), "{answer}");
+        until(&render, "tenure_tls_handshakes_failed_total{listener=\"http\"} 1").await;
         shutdown.cancel();
         served.await.expect("no panic");
     }

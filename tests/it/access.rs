@@ -1,10 +1,11 @@
-//! Access control at one node: watches whose caller loses its right, and unknown tokens.
+//! Access control at one node: watches whose caller loses its right, unknown tokens, and the count of refusals.
 //!
 //! Watches reach the router without a socket, so a stream that the test does not read makes no chunk.
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::{Request, StatusCode};
 use futures_util::StreamExt;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 use tenure::access::{AccessName, AccessToken, Right};
 use tenure::api::{CreatedToken, Permission};
@@ -12,6 +13,7 @@ use tenure::http::Settings;
 use tower::ServiceExt;
 
 use crate::cluster::{Cluster, SOON, read};
+use crate::metrics::value;
 
 /// A cluster with access control. The principal `root` has the right `admin`.
 struct Guarded {
@@ -149,5 +151,37 @@ async fn unknown_tokens_are_limited_where_each_client_needs_one() {
     }
     assert_eq!(seen, [[401; 10].as_slice(), &[429; 2]].concat());
     assert_eq!(ask(&guarded.root).await.0, 200, "a valid token always passes");
+    guarded.cluster.end().await;
+}
+
+#[tokio::test]
+async fn request_without_a_token_is_no_failed_attempt() {
+    let guarded = Guarded::start(|_| {}).await;
+    let ask = || guarded.cluster.client.get(guarded.cluster.url("/v1/leases"));
+    for _ in 0..20 {
+        assert_eq!(read(ask()).await.0, 401);
+    }
+    let unknown = AccessToken::from_secret([7; 32]);
+    assert_eq!(read(ask().bearer_auth(unknown.expose())).await.0, 401, "the first unknown token of the address");
+    guarded.cluster.end().await;
+}
+
+/// The leader refuses the read, and the node that is asked refuses the watch.
+#[tokio::test]
+async fn each_refusal_counts_by_its_reason() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let _recording = ::metrics::set_default_local_recorder(&recorder);
+    let guarded = Guarded::start(|_| {}).await;
+    let worker = guarded.worker().await;
+    for path in ["/v1/leases/other", "/v1/watch?prefix=other/"] {
+        let ask = || guarded.cluster.client.get(guarded.cluster.url(path));
+        assert_eq!(read(ask().bearer_auth(&worker.token)).await.0, 403, "{path}");
+        assert_eq!(read(ask()).await.0, 401, "{path}");
+    }
+    let text = render.render();
+    for (reason, count) in [("forbidden", 2.0), ("unauthenticated", 2.0), ("limited", 0.0)] {
+        assert_eq!(value(&text, "tenure_access_refused_total", &[("reason", reason)]), count, "{reason}: {text}");
+    }
     guarded.cluster.end().await;
 }

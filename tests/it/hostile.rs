@@ -19,6 +19,7 @@ use crate::steady::{steady, strict};
 steady!(
     slow_heads_and_bodies_time_out,
     half_closed_and_reset_connections_end_their_waits,
+    bytes_behind_a_waiting_claim_do_not_hide_that_its_client_left,
     idle_connections_do_not_delay_served_clients,
     client_that_never_reads_loses_its_connection,
 );
@@ -218,16 +219,17 @@ async fn head_of_32_kib_or_100_fields_is_answered() {
     attacked.end().await;
 }
 
+fn waiting_claim(holder: &str) -> String {
+    let body = json!({"holder": holder, "wait_ms": 60000}).to_string();
+    format!("{CLAIM}content-length: {}\r\n\r\n{body}", body.len())
+}
+
 async fn half_closed_and_reset_connections_end_their_waits() {
     let attacked = Attacked::start(1_000).await;
     attacked.cluster.acquire("jobs", "holder").await;
-    let waits = |holder: &str| {
-        let body = json!({"holder": holder, "wait_ms": 60000}).to_string();
-        format!("{CLAIM}content-length: {}\r\n\r\n{body}", body.len())
-    };
     let (mut half, mut reset) = (attacked.connect().await, attacked.connect().await);
-    half.write_all(waits("half").as_bytes()).await.expect("the listener reads the request");
-    reset.write_all(waits("reset").as_bytes()).await.expect("the listener reads the request");
+    half.write_all(waiting_claim("half").as_bytes()).await.expect("the listener reads the request");
+    reset.write_all(waiting_claim("reset").as_bytes()).await.expect("the listener reads the request");
     attacked.wait_for_waiters(2).await;
     half.shutdown().await.expect("the write half is open");
     attacked.wait_for_waiters(1).await;
@@ -241,6 +243,37 @@ async fn half_closed_and_reset_connections_end_their_waits() {
     stream.shutdown().await.expect("the write half is open");
     let answer = read_to_end(&mut stream).await;
     assert!(answer.is_empty() || answer.ends_with("{\"alive\":true}"), "{answer}");
+    attacked.end().await;
+}
+
+/// The listener does not read further requests during the claim.
+async fn bytes_behind_a_waiting_claim_do_not_hide_that_its_client_left() {
+    let attacked = Attacked::start(1_000).await;
+    let claim = json!({"holder": "holder", "ttl_ms": "infinite"});
+    assert_eq!(attacked.cluster.post("/v1/leases/jobs/acquire", claim).await.0, 200);
+    let request = "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n".to_owned();
+    for behind in ["\r\n".to_owned(), request.clone(), waiting_claim("second"), request.repeat(100)] {
+        for way in ["closes", "half closes", "resets"] {
+            let mut stream = attacked.connect().await;
+            stream.write_all(waiting_claim("first").as_bytes()).await.expect("the listener reads the request");
+            attacked.wait_for_waiters(1).await;
+            stream.write_all(behind.as_bytes()).await.expect("the socket has room for these bytes");
+            if way == "resets" {
+                stream.set_zero_linger().expect("the option is valid");
+            }
+            let half = if way == "half closes" {
+                stream.shutdown().await.expect("the write half is open");
+                Some(stream)
+            } else {
+                drop(stream);
+                None
+            };
+            let counted = async { while attacked.waiters().await != 0 {} };
+            let counted = tokio::time::timeout(SOON, counted).await;
+            assert!(counted.is_ok(), "a client that {way} with {} bytes behind its claim waits on", behind.len());
+            drop(half);
+        }
+    }
     attacked.end().await;
 }
 

@@ -65,7 +65,7 @@ async fn page_of_long_resources_ends_at_about_a_mebibyte() {
     for some in resources.chunks(AT_ONCE) {
         join_all(some.iter().map(|resource| acquire(&cluster, resource))).await;
     }
-    let (mut seen, mut query) = (Vec::new(), String::new());
+    let (mut seen, mut ids, mut query) = (Vec::new(), Vec::new(), String::new());
     loop {
         let page = cluster.client.get(cluster.url(&format!("/api/leases{query}"))).send().await.expect("an answer");
         let next = page.headers().get("x-tenure-cursor").map(|next| next.to_str().expect("text").to_owned());
@@ -74,11 +74,19 @@ async fn page_of_long_resources_ends_at_about_a_mebibyte() {
         let page: Value = serde_json::from_str(&text).expect("JSON");
         let leases = page["leases"].as_array().expect("a list");
         seen.extend(leases.iter().map(|lease| lease["resource"].as_str().expect("text").to_owned()));
+        ids.extend(leases.iter().map(|lease| lease["id"].as_u64().expect("an integer")));
         let Some(next) = next else { break };
         query = format!("?cursor={next}");
     }
     seen.sort();
     assert!(seen == resources, "the pages have {} of {RESOURCES} resources", seen.len());
+    // A search goes over the same pages.
+    let unknown = ids.iter().max().expect("there are some") + 1;
+    for (id, expected) in [(ids[0], 200), (ids[RESOURCES - 1], 200), (unknown, 404)] {
+        let (status, found) = cluster.get(&format!("/api/leases/{id}")).await;
+        assert_eq!(status, expected, "{}", found["detail"]);
+        assert!(status != 200 || found["id"] == json!(id), "{}", found["id"]);
+    }
     cluster.end().await;
 }
 

@@ -24,7 +24,9 @@ steady!(
 strict!(
     listener_without_a_node_is_alive_and_not_ready,
     unknown_paths_and_methods_are_problems,
+    decoded_slash_begins_no_segment_of_a_path,
     unknown_query_parameters_are_refused,
+    body_that_no_handler_reads_is_refused,
     body_must_be_json_of_a_bounded_size,
     body_without_a_length_is_bounded,
     values_are_accepted_up_to_their_bounds,
@@ -118,15 +120,26 @@ async fn unknown_paths_and_methods_are_problems() {
     assert_eq!(code_of(query).await, (StatusCode::BAD_REQUEST, Code::Invalid));
 }
 
-/// Each request is valid without its query.
-async fn unknown_query_parameters_are_refused() {
-    let listener = Listener::start(|settings| {
-        settings.limits.compat_leases = true;
-    })
-    .await;
+/// Each request would remove something if the node decoded the path before it selects the route.
+async fn decoded_slash_begins_no_segment_of_a_path() {
+    let listener = Listener::start(|_| {}).await;
+    for path in [
+        "/v1/access/tokens/..%2Fprincipals%2Froot",
+        "/v1/access/principals/a%2Froot",
+        "/v1/access/roles/a%2Fadmin",
+        "/v1/cluster/members/..%2Fmembers%2F3",
+        "/v1/leases/..%2Fcluster%2Fmembers%2F3",
+    ] {
+        let response = crate::plain_http::client().delete(listener.url(path)).send().await.expect("an answer");
+        assert_eq!(code_of(response).await, INVALID, "{path}");
+    }
+}
+
+/// A valid request to each route below `/v1` and `/api`, and its body. `null`: it has none.
+fn requests() -> impl Iterator<Item = (Method, &'static str, Value)> {
     let held = || json!({"holder": "h", "token": "5"});
     let claim = || json!({"resource": "a", "holder": "h"});
-    let requests = [
+    [
         (Method::POST, "/v1/leases/a/acquire", json!({"holder": "h"})),
         (Method::POST, "/v1/leases/a/renew", held()),
         (Method::POST, "/v1/leases/a/release", held()),
@@ -164,8 +177,13 @@ async fn unknown_query_parameters_are_refused() {
         (Method::GET, "/api/leases/1", Value::Null),
         (Method::GET, "/api/leases", Value::Null),
         (Method::GET, "/api/leases/active", Value::Null),
-    ];
-    for (method, path, body) in requests {
+    ]
+    .into_iter()
+}
+
+async fn unknown_query_parameters_are_refused() {
+    let listener = Listener::start(|settings| settings.limits.compat_leases = true).await;
+    for (method, path, body) in requests() {
         let ask = |query: &str| {
             let request = crate::plain_http::client().request(method.clone(), listener.url(&format!("{path}?{query}")));
             if body.is_null() { request.send() } else { request.json(&body).send() }
@@ -179,6 +197,26 @@ async fn unknown_query_parameters_are_refused() {
             assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{method} {path}?{query}");
             assert_eq!(code_of(refused).await, INVALID, "{method} {path}?{query}");
         }
+    }
+}
+
+/// A lost `ttl_ms` would give a token that never expires.
+async fn body_that_no_handler_reads_is_refused() {
+    let listener = Listener::start(|settings| settings.limits.compat_leases = true).await;
+    for (method, path, _) in requests().filter(|(_, _, body)| body.is_null()) {
+        for (body, is_valid) in [("", true), ("{}", false), (r#"{"ttl_ms":3600000}"#, false)] {
+            let request = crate::plain_http::client().request(method.clone(), listener.url(path));
+            let request = request.header("content-type", "application/json").body(body);
+            let answer = code_of(request.send().await.expect("an answer")).await;
+            assert_eq!(answer, if is_valid { ACCEPTED } else { INVALID }, "{method} {path} with the body {body:?}");
+        }
+    }
+    for (chunks, status) in [("0\r\n\r\n", 503), ("2\r\n{}\r\n0\r\n\r\n", 400)] {
+        let mut stream = listener.connect().await;
+        let head = "DELETE /v1/leases/a HTTP/1.1\r\nhost: t\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(format!("{head}{chunks}").as_bytes()).await.expect("the listener reads the body");
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{chunks:?}: {answer}");
     }
 }
 
@@ -225,7 +263,7 @@ const ACCEPTED: (StatusCode, Code) = (StatusCode::SERVICE_UNAVAILABLE, Code::Not
 const INVALID: (StatusCode, Code) = (StatusCode::BAD_REQUEST, Code::Invalid);
 
 async fn values_are_accepted_up_to_their_bounds() {
-    let listener = Listener::start(|_| {}).await;
+    let listener = Listener::start(|settings| settings.limits.compat_leases = true).await;
     for (bytes, expected) in [(200, ACCEPTED), (201, INVALID)] {
         let (name, holder) = ("n".repeat(bytes), "h".repeat(bytes));
         let lease = format!("/v1/leases/{name}");
@@ -245,8 +283,10 @@ async fn values_are_accepted_up_to_their_bounds() {
         assert_eq!(claim, expected, "metadata of {entries} entries and {bytes} bytes");
     }
     for (limit, expected) in [(1, ACCEPTED), (1_000, ACCEPTED), (0, INVALID), (1_001, INVALID)] {
-        let page = listener.get(&format!("/v1/leases?limit={limit}")).await;
-        assert_eq!(code_of(page).await, expected, "a page of {limit}");
+        for path in ["/v1/leases", "/api/leases", "/api/leases/active"] {
+            let page = listener.get(&format!("{path}?limit={limit}")).await;
+            assert_eq!(code_of(page).await, expected, "a page of {limit} of {path}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A local recorder records on one thread, so each test has one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use serde_json::{Value, json};
@@ -10,6 +10,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::cluster::{Cluster, SOON};
+
+/// The least time of a claim in the queue.
+const LEAST_WAIT: Duration = Duration::from_millis(200);
 
 /// The value of the series with these labels; 0 if there is no such series.
 pub fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
@@ -55,6 +58,7 @@ async fn node_in_use(cluster: &Cluster) -> (reqwest::Response, tokio::task::Join
     let handed = cluster.acquire("handed", "a").await;
     let waiting = waits("handed", "b");
     tokio::time::timeout(SOON, queued("handed")).await.expect("it waits");
+    tokio::time::sleep(LEAST_WAIT).await;
     cluster.post("/v1/leases/handed/handover", json!({"holder": "a", "token": handed})).await;
     waiting.await.expect("no panic");
     cluster.acquire("held", "a").await;
@@ -78,6 +82,7 @@ async fn metrics_of_a_node_tell_what_it_did() {
         settings.limits.max_watches = 1;
     })
     .await;
+    let began = Instant::now();
     let (stream, waiting) = node_in_use(&cluster).await;
     for (state, count) in [("held", 2.0), ("waiting", 1.0), ("delayed", 1.0), ("ended", 4.0)] {
         until(&render, "tenure_leases", &[("state", state)], count).await;
@@ -117,6 +122,9 @@ async fn metrics_of_a_node_tell_what_it_did() {
     }
     let labels = [("method", "POST"), ("route", "/v1/leases/{name}/acquire")];
     assert_eq!(value(&text, "tenure_http_request_seconds_count", &labels), 7.0, "{text}");
+    // At most two claims are in progress at a time.
+    let (seconds, most) = (value(&text, "tenure_http_request_seconds_sum", &labels), 2 * began.elapsed());
+    assert!((LEAST_WAIT.as_secs_f64()..most.as_secs_f64()).contains(&seconds), "{seconds} s of at most {most:?}");
     drop(stream);
     until(&render, "tenure_http_watches", &[], 0.0).await;
     waiting.abort();

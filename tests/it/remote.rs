@@ -43,6 +43,7 @@ strict!(
     new_token_with_a_lost_answer_is_not_retried,
     release_refused_after_a_lost_answer_is_unknown,
     unreadable_answer_leaves_the_outcome_unknown,
+    node_with_unreadable_answers_is_left,
     stale_read_without_an_age_has_an_unknown_age,
     stale_age_is_the_largest_one_of_all_reads,
 );
@@ -267,6 +268,20 @@ async fn unreadable_answer_leaves_the_outcome_unknown() {
     assert!(matches!(acquired, Err(CallError::Unknown { .. })), "{acquired:?}");
     let released = remote.release(&name(), &Release::new(holder(), TOKEN)).await;
     assert!(matches!(released, Err(CallError::Unknown { .. })), "{released:?}");
+}
+
+/// A proxy shows a page in place of one node.
+async fn node_with_unreadable_answers_is_left() {
+    const PAGE: &str = "HTTP/1.1 200 X\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>";
+    let page = || ScriptedNode::start(vec![PAGE.to_owned()]);
+    let (proxy, node) = (page().await, ScriptedNode::start(vec![lease()]).await);
+    let remote = remote(&[&proxy.address, &node.address]);
+    remote.get(&name()).await.expect("the other node answers");
+    remote.acquire(&name(), &Acquire::new(holder())).await.expect("the other node answers");
+    assert_eq!(proxy.request_count(), 1, "the client prefers the other node");
+    let (proxy, node) = (page().await, ScriptedNode::start(vec![stream(event(5))]).await);
+    let mut watch = self::remote(&[&proxy.address, &node.address]).watch("", None);
+    assert_eq!(watch.next().await.expect("the other node opens a stream").index, 5);
 }
 
 /// A node that has not caught up since its start does not know the age of its state.

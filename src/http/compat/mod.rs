@@ -249,7 +249,7 @@ fn not_held(claim: &Claim) -> ProblemResponse {
     ProblemResponse::new(Code::NotFound, detail)
 }
 
-#[utoipa::path(post, path = "/api/leases", responses((status = 201), (status = 200)))]
+#[utoipa::path(post, path = "/api/leases", request_body = Object, responses((status = 201), (status = 200)))]
 async fn acquire(
     State(app): State<App>,
     routing: Routing,
@@ -267,7 +267,7 @@ async fn acquire(
     Calls { app: &app, routing: &routing }.answer(status, lease).await
 }
 
-#[utoipa::path(put, path = "/api/leases/renew", responses((status = 200)))]
+#[utoipa::path(put, path = "/api/leases/renew", request_body = Object, responses((status = 200)))]
 async fn renew(
     State(app): State<App>,
     routing: Routing,
@@ -276,7 +276,7 @@ async fn renew(
     Calls { app: &app, routing: &routing }.renew(&claim).await
 }
 
-#[utoipa::path(delete, path = "/api/leases/release", responses((status = 200)))]
+#[utoipa::path(delete, path = "/api/leases/release", request_body = Object, responses((status = 200)))]
 async fn release(
     State(app): State<App>,
     routing: Routing,
@@ -285,7 +285,7 @@ async fn release(
     Calls { app: &app, routing: &routing }.release(&claim, None).await
 }
 
-#[utoipa::path(delete, path = "/api/leases/{id}", responses((status = 200)))]
+#[utoipa::path(delete, path = "/api/leases/{id}", request_body = Object, responses((status = 200)))]
 async fn release_by_id(
     State(app): State<App>,
     routing: Routing,

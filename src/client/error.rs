@@ -32,6 +32,27 @@ impl From<InvalidValue> for CallError {
     }
 }
 
+pub(super) fn refused(code: Code, detail: &str) -> CallError {
+    CallError::Refused(Box::new(Problem::new(code, detail)))
+}
+
+/// The error of a claim that a shutdown could not withdraw.
+pub(super) fn not_withdrawn() -> CallError {
+    let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
+    CallError::Unknown { why, last: None }
+}
+
+/// The error of a claim whose Tokio runtime was shut down before the answer.
+pub(super) fn runtime_ended() -> CallError {
+    CallError::Unknown { why: "the runtime of the claim was shut down".to_owned(), last: None }
+}
+
+/// The error for a standing that only newer versions know. It does not say whether the grant is in force.
+pub(super) fn unknown_standing() -> CallError {
+    let why = "the cluster is newer than this client, and answered with an unknown standing of the holder".to_owned();
+    CallError::Unknown { why, last: None }
+}
+
 fn later_refusal(last: &Option<Box<Problem>>) -> String {
     last.as_ref().map(|problem| format!("; a later attempt was refused: {}", problem.detail)).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
@@ -15,9 +16,12 @@ use super::shared::KeeperCommand;
 use super::{CallError, Lease, Loss};
 use crate::time;
 use crate::token::FencingToken;
+use crate::types::HolderId;
 
 /// How long a guard waits for the keeper, which checks the clock every 100 ms. The keeper ends with its runtime.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest sleep of idle work. A clock that a test controls can stand just before the deadline.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// A lease that one part of a program holds. No other guard of the lease exists in this process at the same time.
 ///
@@ -92,6 +96,28 @@ impl LeaseGuard {
         operations::release(&self.lease.owner.shared, &self.lease.hold, Some(self.token)).await
     }
 
+    /// Requests a release of this guard's grant in the background: like [`Lease::release_lazily`]. The guard still
+    /// excludes other guards.
+    pub fn release_lazily(&self) {
+        if self.is_current() {
+            self.request_release(None);
+        }
+    }
+
+    /// Hands this guard's grant over: like [`Lease::hand_over`]. Returns `false` if the lease was lost or released
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Lease::hand_over`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The same as [`Lease::hand_over`].
+    pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
+        operations::hand_over(&self.lease.owner.shared, &self.lease.hold, Some(self.token), to).await
+    }
+
     /// Runs `work` while the lease is held.
     ///
     /// The guard checks its clock before each poll of `work`. When the lease is lost, the guard stops polling `work`
@@ -126,13 +152,19 @@ impl LeaseGuard {
             let mut resumed = std::pin::pin!(self.signals.resumed.notified());
             // From here on, it receives each notification.
             resumed.as_mut().enable();
+            // The keeper may have ended with its runtime, and idle work wakes no task.
+            let left = self.lease.hold.remaining(self.lease.now());
+            let mut deadline = std::pin::pin!(sleep_until_deadline(left));
             let step = std::future::poll_fn(|context| {
                 if ended.as_mut().poll(context).is_ready() {
                     return Poll::Ready(Some(None));
                 }
                 // A process that was paused checks the deadline here, before the work runs again.
                 match self.lease.hold.phase(self.token, self.lease.now()) {
-                    GrantPhase::Held => work.as_mut().poll(context).map(|done| Some(Some(done))),
+                    GrantPhase::Held => match work.as_mut().poll(context) {
+                        Poll::Ready(done) => Poll::Ready(Some(Some(done))),
+                        Poll::Pending => deadline.as_mut().poll(context).map(|()| None),
+                    },
                     GrantPhase::Paused => resumed.as_mut().poll(context).map(|()| None),
                     GrantPhase::Ended => Poll::Ready(Some(None)),
                 }
@@ -166,8 +198,24 @@ impl LeaseGuard {
         }
     }
 
+    /// Requests a release of this guard's grant. The permit excludes other guards until then.
+    fn request_release(&self, permit: Option<OwnedMutexGuard<()>>) {
+        let hold = self.lease.hold.clone();
+        self.lease.owner.shared.send_command(KeeperCommand::Release { hold, token: Some(self.token), permit });
+    }
+
     fn take_permit(&self) -> Option<OwnedMutexGuard<()>> {
         self.permit.lock().expect("no code panics while it holds this lock").take()
+    }
+}
+
+/// Waits for the end of the time that is left of a grant. Without a deadline or a Tokio runtime it waits for ever.
+async fn sleep_until_deadline(left: Option<Duration>) {
+    match left {
+        Some(left) if left < Duration::MAX && Handle::try_current().is_ok() => {
+            time::sleep(left.max(SHORTEST_SLEEP)).await;
+        }
+        _ => std::future::pending().await,
     }
 }
 
@@ -183,8 +231,7 @@ impl Drop for LeaseGuard {
         // `release` took the permit before.
         let Some(permit) = self.take_permit() else { return };
         if self.is_current() {
-            let command = KeeperCommand::Release { hold: self.lease.hold.clone(), permit: Some(permit) };
-            self.lease.owner.shared.send_command(command);
+            self.request_release(Some(permit));
         } else {
             self.release_lost_grant();
         }

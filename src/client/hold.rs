@@ -36,6 +36,8 @@ pub(super) struct Hold {
     deadline: AtomicU64,
     /// Serializes acquires, releases and hand-overs.
     pub operation: tokio::sync::Mutex<()>,
+    /// A claim is in flight, perhaps for its whole wait in the queue.
+    claiming: watch::Sender<bool>,
     /// Guards of one process exclude each other here: to the cluster they are one holder.
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
     state: watch::Sender<HoldState>,
@@ -49,6 +51,8 @@ struct HoldRecord {
     grant: Option<Grant>,
     /// The cluster may have granted a claim whose answer did not arrive.
     ambiguous: bool,
+    /// A shutdown aborted such a claim before the cluster knew it. The cluster may apply it later.
+    abandoned: bool,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased: Option<Unreleased>,
     /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
@@ -100,12 +104,14 @@ impl Hold {
             holder,
             deadline: AtomicU64::new(NOT_HELD),
             operation: tokio::sync::Mutex::default(),
+            claiming: watch::Sender::new(false),
             exclusive: Arc::default(),
             state: watch::Sender::new(HoldState::Idle),
             record: Mutex::new(HoldRecord {
                 options,
                 grant: None,
                 ambiguous: false,
+                abandoned: false,
                 unreleased: None,
                 undrained_token: None,
                 is_releasing: false,
@@ -114,6 +120,23 @@ impl Hold {
             listener_queue,
             drift_permille,
         })
+    }
+
+    /// Takes the operation lock to end the grant. Returns `None` if a claim is in flight: there is no grant then, and the
+    /// claim can keep the lock for a long time.
+    pub async fn lock_grant(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        let mut claiming = self.claiming.subscribe();
+        tokio::select! {
+            biased;
+            operation = self.operation.lock() => Some(operation),
+            _ = claiming.wait_for(|is_claiming| *is_claiming) => None,
+        }
+    }
+
+    /// Marks a claim as in flight until the returned value is dropped. The caller has the operation lock.
+    pub fn begin_claim(&self) -> ClaimInFlight<'_> {
+        self.claiming.send_replace(true);
+        ClaimInFlight(self)
     }
 
     /// Sets the options of the next acquire.
@@ -197,7 +220,17 @@ impl Hold {
     }
 
     pub fn set_ambiguous(&self, ambiguous: bool) {
-        self.record().ambiguous = ambiguous;
+        let mut record = self.record();
+        record.ambiguous = ambiguous;
+        record.abandoned &= ambiguous;
+    }
+
+    pub fn set_abandoned(&self) {
+        self.record().abandoned = true;
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.record().abandoned
     }
 
     pub fn is_ambiguous(&self) -> bool {
@@ -312,6 +345,13 @@ impl Hold {
         metrics::renewal_failed();
         if grant.ending.is_none() && !grant.is_expired(now) {
             self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
+        }
+    }
+
+    /// Forgets a renewal in flight. Its answer will not arrive.
+    pub fn forget_renewal(&self) {
+        if let Some(grant) = &mut self.record().grant {
+            grant.is_renewing = false;
         }
     }
 
@@ -487,6 +527,15 @@ impl Hold {
 
     fn record(&self) -> MutexGuard<'_, HoldRecord> {
         self.record.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+/// A claim in flight.
+pub(super) struct ClaimInFlight<'a>(&'a Hold);
+
+impl Drop for ClaimInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.claiming.send_replace(false);
     }
 }
 

@@ -34,11 +34,15 @@ type Work = FuturesUnordered<BoxFuture<'static, ()>>;
 /// Runs until `stop`. Then it releases the held leases. It renews them until their listeners have ended.
 pub(super) async fn run(shared: Arc<ManagerInner>, stop: CancellationToken) {
     let mut work = Work::new();
+    // A runtime that was shut down took its keeper along, and the renewals that were in flight.
+    let held = shared.all_held();
+    held.iter().for_each(|hold| hold.forget_renewal());
+    shared.schedule_check(held);
     keep(&shared, &mut work, stop.cancelled()).await;
     let held = shared.all_held();
     let longest_drain = held.iter().map(|hold| hold.drain()).max().unwrap_or_default();
     for hold in held {
-        shared.send_command(KeeperCommand::Release { hold, permit: None });
+        shared.send_command(KeeperCommand::Release { hold, token: None, permit: None });
     }
     for command in shared.take_commands() {
         work.push(Box::pin(run_command(shared.clone(), command)));
@@ -178,17 +182,37 @@ fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Dur
 }
 
 async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
-    match command {
-        KeeperCommand::Release { hold, permit } => {
-            if let Err(error) = operations::release(&shared, &hold, None).await {
+    let mut unfinished = UnfinishedCommand { shared: shared.clone(), command: Some(command) };
+    match &mut unfinished.command {
+        Some(KeeperCommand::Release { hold, token, permit }) => {
+            if let Err(error) = operations::release(&shared, hold, *token).await {
                 tracing::warn!(lease = %hold.name, %error, "the release failed; the lease expires by its ttl");
             }
-            drop(permit);
+            drop(permit.take());
         }
-        KeeperCommand::ResolveAmbiguous { hold, claim } => operations::resolve_ambiguous(&shared, &hold, claim).await,
-        KeeperCommand::ReleaseToken { hold, token } => {
+        Some(KeeperCommand::ResolveAmbiguous { hold, claim }) => {
+            operations::resolve_ambiguous(&shared, hold, claim.take()).await;
+        }
+        Some(KeeperCommand::ReleaseToken { hold, token }) => {
             // The lease expires without this release. A success only shortens the wait of other holders.
-            let _ = operations::send_release(&shared, &hold, token).await;
+            let _ = operations::send_release(&shared, hold, *token).await;
+        }
+        None => {}
+    }
+    unfinished.command = None;
+}
+
+/// A command in progress. If the keeper ends with its runtime, the next keeper runs the command again.
+struct UnfinishedCommand {
+    shared: Arc<ManagerInner>,
+    command: Option<KeeperCommand>,
+}
+
+impl Drop for UnfinishedCommand {
+    fn drop(&mut self) {
+        // A command that panics could end each later keeper.
+        if let Some(command) = self.command.take().filter(|_| !std::thread::panicking()) {
+            self.shared.send_command(command);
         }
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::error::refused;
 use super::hold::Hold;
 use super::listeners::{ListenerCallback, Subscription};
 use super::manager::Owner;
-use super::operations::{self, refused};
+use super::operations;
 use super::shared::KeeperCommand;
 use super::{AcquireOptions, CallError, HoldState, LeaseGuard, Loss};
 use crate::api::Code;
@@ -79,6 +80,8 @@ impl Lease {
     ///
     /// The same as [`acquire`](Lease::acquire).
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
+        // The keeper ends with its runtime. The next one runs the release that returns the permit of an earlier guard.
+        self.owner.ensure_running();
         let options = options.into();
         let begun = self.now();
         let wait = options.wait_for(&self.hold.options())?;
@@ -121,8 +124,9 @@ impl Lease {
     /// Requests a release in the background. The call does not block and needs no runtime. If the release fails, the
     /// lease expires by its ttl.
     pub fn release_lazily(&self) {
-        if self.hold.granted_token().is_some() {
-            self.owner.shared.send_command(KeeperCommand::Release { hold: self.hold.clone(), permit: None });
+        if let Some(token) = self.hold.granted_token() {
+            let command = KeeperCommand::Release { hold: self.hold.clone(), token: Some(token), permit: None };
+            self.owner.shared.send_command(command);
         }
     }
 
@@ -139,7 +143,7 @@ impl Lease {
     }
 
     /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:
-    /// to `to`, or to the first waiter. The lease is never free in between.
+    /// to `to`, or to the first waiter whose request has reached the leader. The lease is never free in between.
     ///
     /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request. The work
     /// of a [`LeaseGuard`](super::LeaseGuard) pauses until the answer. It goes on if the lease stays held.
@@ -156,7 +160,7 @@ impl Lease {
     /// If the future is dropped while the listeners run, the lease stays held. If it is dropped during the request, the
     /// grant ends here, and perhaps not at the cluster. Acquire the lease again or release it to end that state.
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, CallError> {
-        operations::hand_over(&self.owner.shared, &self.hold, to).await
+        operations::hand_over(&self.owner.shared, &self.hold, None, to).await
     }
 
     /// Whether this handle holds the lease now. Returns `false` before an acquire and after a loss.

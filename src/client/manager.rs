@@ -82,7 +82,9 @@ impl LeaseManager {
     }
 
     /// Acquires a lease if it is free now. Returns `None` if another holder or another guard of this manager has it.
-    /// The result is also `None` during a lock delay, and if another process should hold the lease.
+    /// The result is also `None` during a lock delay, if another process should hold the lease, and if another acquire of
+    /// this manager waits for the lease during the whole
+    /// [`operation_timeout`](ManagerOptions::operation_timeout).
     ///
     /// # Errors
     ///
@@ -283,9 +285,10 @@ impl fmt::Debug for LeaseManager {
     }
 }
 
-/// Whether a refusal means that another holder has the lease or should get it.
+/// Whether a refusal means that another holder has the lease or should get it. A claim without a wait gets `wait_timeout`
+/// only behind another acquire of this manager.
 fn is_taken(code: Code) -> bool {
-    matches!(code, Code::Held | Code::LockDelay | Code::ShouldNotHold)
+    matches!(code, Code::Held | Code::LockDelay | Code::ShouldNotHold | Code::WaitTimeout)
 }
 
 const UNPOISONED: &str = "no code panics while it holds this lock";

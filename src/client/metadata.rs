@@ -1,8 +1,9 @@
 //! Updates of the metadata of a held lease.
 
 use super::operations::{check, standing};
-use super::{CallError, Lease, RetryBudget};
+use super::{CallError, Lease, LeaseGuard, RetryBudget};
 use crate::api::{Code, Standing, UpdateMetadata};
+use crate::token::FencingToken;
 use crate::types::Metadata;
 
 /// Most attempts of one update. A second attempt is necessary only if an earlier update of this holder, whose answer
@@ -20,11 +21,17 @@ impl Lease {
     /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster
     /// may have replaced the metadata.
     pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
+        self.update_metadata_of(None, metadata).await
+    }
+
+    /// Replaces the metadata of the current grant, or only of the grant with this token.
+    async fn update_metadata_of(&self, only: Option<FencingToken>, metadata: Metadata) -> Result<bool, CallError> {
         let (shared, hold) = (&self.owner.shared, &self.hold);
-        let _operation = hold.operation.lock().await;
+        let Some(_operation) = hold.lock_grant().await else { return Ok(false) };
+        let is_wanted = |token: &FencingToken| only.is_none_or(|only| only == *token);
         let mut attempt = 1;
         loop {
-            let Some(token) = hold.token(self.now()) else { return Ok(false) };
+            let Some(token) = hold.token(self.now()).filter(is_wanted) else { return Ok(false) };
             let version = match standing(shared, hold).await? {
                 Standing::Holds { lease, .. } if lease.token == token => lease.metadata_version,
                 _ => return check(shared, hold).await.map(|_| false),
@@ -45,6 +52,13 @@ impl Lease {
     }
 }
 
+impl LeaseGuard {
+    /// Replaces the metadata of this guard's grant: like [`Lease::update_metadata`].
+    pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
+        self.update_metadata_of(Some(self.token()), metadata).await
+    }
+}
+
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use std::collections::VecDeque;
@@ -53,8 +67,8 @@ mod tests {
 
     use super::*;
     use crate::api;
-    use crate::client::operations::refused;
-    use crate::client::{Coordinator, Events, LeaseOptions, ManagerOptions, ResponseFuture, Wait};
+    use crate::client::error::refused;
+    use crate::client::{Coordinator, Events, LeaseOptions, Loss, ManagerOptions, ResponseFuture, Wait};
     use crate::testing::FakeCluster;
     use crate::types::{HolderId, LeaseName};
 
@@ -158,6 +172,21 @@ mod tests {
         assert_eq!(lease.is_held(), delay < TTL);
         let updates = *coordinator.updates.lock().expect("not poisoned");
         (updated, updates)
+    }
+
+    #[tokio::test]
+    async fn guard_of_a_lost_grant_updates_no_later_grant() {
+        let cluster = FakeCluster::new();
+        let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
+        let guard = lease.guard(Wait::No).await.expect("the lease is free");
+        cluster.lose("job", Loss::Expired);
+        lease.acquire(Wait::No).await.expect("the lease is free again");
+        let metadata = || Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("short metadata");
+        assert_eq!(guard.update_metadata(metadata()).await, Ok(false));
+        let budget = RetryBudget::within(TTL);
+        let held = Coordinator::held(&cluster, "job".to_owned(), budget).await.expect("an answer");
+        assert!(held[0].metadata.is_empty(), "the later grant keeps its metadata");
+        assert_eq!(lease.update_metadata(metadata()).await, Ok(true));
     }
 
     #[tokio::test]

@@ -9,10 +9,11 @@ use futures_util::FutureExt;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::error::{not_withdrawn, refused, runtime_ended, unknown_standing};
 use super::hold::{Hold, Unreleased};
-use super::shared::{KeeperCommand, ManagerInner, ReleaseInProgress};
+use super::shared::{KeeperCommand, ManagerInner, ReleaseInProgress, UnreleasedGrant};
 use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
-use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Problem, Release, RenewBatch, RenewItem, Standing};
+use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::trace;
 use crate::types::{HolderId, ceil_ms};
@@ -152,26 +153,34 @@ pub(super) struct SentClaim {
 }
 
 impl SentClaim {
-    fn send(shared: &ManagerInner, hold: &Hold, claim: Acquire, follows_ambiguous: bool) -> SentClaim {
-        let (coordinator, closing, name) = (shared.coordinator.clone(), shared.closing.clone(), hold.name.clone());
+    fn send(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, claim: Acquire, follows_ambiguous: bool) -> SentClaim {
+        let (manager, claimed) = (shared.clone(), hold.clone());
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
         let task = shared.claims.spawn(trace::in_current(async move {
-            let mut answer = coordinator.acquire(name, claim, budget);
+            let mut answer = manager.coordinator.acquire(claimed.name.clone(), claim, budget);
             tokio::select! {
                 biased;
-                () = closing.cancelled() => {}
+                () = manager.closing.cancelled() => {}
                 answer = &mut answer => return Some(answer),
             }
-            // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
-            if waits { None } else { tokio::time::timeout(WITHDRAW_AFTER, answer).await.ok() }
+            tokio::select! {
+                biased;
+                answer = &mut answer => return Some(answer),
+                () = until_known(&manager, &claimed), if waits => {}
+                () = tokio::time::sleep(budget.total) => claimed.set_abandoned(),
+            }
+            None
         }));
         SentClaim { task: AbortOnDropHandle::new(task), waits, follows_ambiguous }
     }
 
     /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
     fn answer(ended: Result<Option<Result<LeaseInfo, CallError>>, JoinError>) -> Option<Result<LeaseInfo, CallError>> {
-        ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+        ended.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Some(Err(runtime_ended())),
+        })
     }
 
     /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its
@@ -180,8 +189,7 @@ impl SentClaim {
     async fn final_answer(self, shared: &ManagerInner, hold: &Hold) -> Option<Result<LeaseInfo, CallError>> {
         let withdraw_at = shared.now() + shared.options.operation_timeout;
         while self.waits && !self.task.is_finished() {
-            let known = matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }));
-            if known || shared.now() >= withdraw_at {
+            if is_known(shared, hold).await || shared.now() >= withdraw_at {
                 return None;
             }
             tokio::time::sleep(RESOLVE_INTERVAL).await;
@@ -190,14 +198,21 @@ impl SentClaim {
     }
 }
 
+/// Waits until the cluster has applied a claim of this holder. Its node then withdraws the claim after an abort.
+async fn until_known(shared: &ManagerInner, hold: &Hold) {
+    while !is_known(shared, hold).await {
+        tokio::time::sleep(RESOLVE_INTERVAL).await;
+    }
+}
+
+async fn is_known(shared: &ManagerInner, hold: &Hold) -> bool {
+    matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }))
+}
+
 /// The error of an acquire that a shutdown ended, after the shutdown has resolved its claim.
 pub(super) async fn ended_by_shutdown(shared: &ManagerInner, hold: &Hold) -> CallError {
     shared.claims_resolved.cancelled().await;
-    if hold.is_ambiguous() {
-        let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
-        return CallError::Unknown { why, last: None };
-    }
-    CallError::ShutDown
+    if hold.is_ambiguous() { not_withdrawn() } else { CallError::ShutDown }
 }
 
 /// The claim for these options, without a wait.
@@ -247,7 +262,7 @@ pub(super) async fn release(
     hold: &Arc<Hold>,
     only: Option<FencingToken>,
 ) -> Result<bool, CallError> {
-    let _operation = hold.operation.lock().await;
+    let Some(_operation) = hold.lock_grant().await else { return Ok(false) };
     let is_wanted = |token: &FencingToken| only.is_none_or(|only| only == *token);
     let granted = hold.granted_token();
     if granted.is_none() {
@@ -278,7 +293,11 @@ pub(super) async fn release(
             }
             released
         }
-        None => Ok(false),
+        // The deadline passed while the listeners ran.
+        None => match hold.unreleased().filter(|unreleased| Some(unreleased.token) == granted) {
+            Some(unreleased) => send_release(shared, hold, unreleased.token).await.map(|_| false),
+            None => Ok(false),
+        },
     }
 }
 
@@ -315,23 +334,6 @@ async fn check_undrained(shared: &ManagerInner, hold: &Hold, token: FencingToken
         hold.forget_unreleased_token(token);
     }
     is_over.then_some(()).ok_or_else(|| refused(Code::NotDrained, NOT_DRAINED))
-}
-
-/// Ends the grant and records its token when it is dropped: the release failed, or the future of a release or hand-over was
-/// dropped before the answer.
-struct UnreleasedGrant<'a> {
-    shared: &'a ManagerInner,
-    hold: &'a Arc<Hold>,
-    token: FencingToken,
-    ttl: Option<Duration>,
-}
-
-impl Drop for UnreleasedGrant<'_> {
-    fn drop(&mut self) {
-        self.hold.give_up();
-        self.hold.set_unreleased(Unreleased { token: self.token, ttl: self.ttl });
-        self.shared.keep_left_held(self.hold, self.ttl);
-    }
 }
 
 const NOT_DRAINED: &str = "the before-release listeners did not finish in time: the lease expires by its ttl";
@@ -377,14 +379,15 @@ async fn was_released(shared: &ManagerInner, hold: &Hold, token: FencingToken) -
     }
 }
 
-/// Hands the lease over to this waiter, or to the first one.
+/// Hands the lease over, or only this grant: to this waiter, or to the first one.
 pub(super) async fn hand_over(
     shared: &Arc<ManagerInner>,
     hold: &Arc<Hold>,
+    only: Option<FencingToken>,
     to: Option<HolderId>,
 ) -> Result<bool, CallError> {
-    let _operation = hold.operation.lock().await;
-    if hold.granted_token().is_none() {
+    let Some(_operation) = hold.lock_grant().await else { return Ok(false) };
+    if hold.granted_token().is_none_or(|granted| only.is_some_and(|only| only != granted)) {
         return Ok(false);
     }
     let _in_progress = ReleaseInProgress::begin(shared, hold);
@@ -495,6 +498,7 @@ pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Res
             // The cluster may grant the claim before its node withdraws it.
             Standing::Waits { .. } if shared.now() < withdraw_at => tokio::time::sleep(RESOLVE_INTERVAL).await,
             Standing::Waits { .. } => break leave_queue(shared, hold).await?,
+            Standing::Ended { .. } | Standing::Unknown if hold.is_abandoned() => return Err(not_withdrawn()),
             Standing::Ended { .. } | Standing::Unknown => break false,
             Standing::Other => return Err(unknown_standing()),
         }
@@ -527,12 +531,6 @@ pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Stand
     Ok(explained.standing.unwrap_or(Standing::Unknown))
 }
 
-/// The error for a standing that only newer versions know. It does not say whether the grant is in force.
-fn unknown_standing() -> CallError {
-    let why = "the cluster is newer than this client, and answered with an unknown standing of the holder".to_owned();
-    CallError::Unknown { why, last: None }
-}
-
 /// Guards a claim in flight. If it is dropped before the claim is resolved, the keeper resolves the claim.
 struct AmbiguousClaim<'a> {
     shared: &'a ManagerInner,
@@ -546,7 +544,9 @@ struct AmbiguousClaim<'a> {
 
 impl AmbiguousClaim<'_> {
     async fn answer(&mut self) -> Option<Result<LeaseInfo, CallError>> {
-        let ended = (&mut self.claim.as_mut().expect("the answer is taken once").task).await;
+        let claim = self.claim.as_mut().expect("the answer is taken once");
+        let _claiming = self.hold.begin_claim();
+        let ended = (&mut claim.task).await;
         // This comes before a panic is resumed: the task has ended and must not be awaited again.
         self.claim = None;
         SentClaim::answer(ended)
@@ -577,8 +577,4 @@ fn ttl(lease: &LeaseInfo) -> Option<Duration> {
 fn remaining_time(lease: &LeaseInfo) -> Option<Duration> {
     let left = lease.expires_in_ms.map(Duration::from_millis);
     ttl(lease).map(|ttl| left.map_or(ttl, |left| left.min(ttl)))
-}
-
-pub(super) fn refused(code: Code, detail: &str) -> CallError {
-    CallError::Refused(Box::new(Problem::new(code, detail)))
 }

@@ -102,7 +102,7 @@ fn is_compacted(error: &CallError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::operations::refused;
+    use crate::client::error::refused;
 
     #[test]
     fn refresh_is_10_ms_to_24_hours() {
@@ -126,7 +126,7 @@ mod timing {
     use super::*;
     use crate::api::EventId;
     use crate::client::ResponseFuture;
-    use crate::client::operations::refused;
+    use crate::client::error::refused;
     use crate::testing::FakeCluster;
 
     const REFRESH: Duration = Duration::from_secs(60);

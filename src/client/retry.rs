@@ -53,6 +53,21 @@ pub(crate) enum Attempt<T> {
     ShutDown,
 }
 
+#[cfg(feature = "client-http")]
+impl<T> Attempt<T> {
+    /// Replaces an answer by the result of `read`.
+    pub fn and_then<U>(self, read: impl FnOnce(T) -> Attempt<U>) -> Attempt<U> {
+        match self {
+            Attempt::Done(answer) => read(answer),
+            Attempt::Refused(problem) => Attempt::Refused(problem),
+            Attempt::NotDone(why) => Attempt::NotDone(why),
+            Attempt::Unknown(why) => Attempt::Unknown(why),
+            #[cfg(feature = "server")]
+            Attempt::ShutDown => Attempt::ShutDown,
+        }
+    }
+}
+
 /// The number and the time limit of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptContext {

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::hold::Hold;
+use super::hold::{Hold, Unreleased};
 use super::listeners::ListenerQueue;
 use super::operations::SentClaim;
 use super::{Coordinator, ManagerOptions};
@@ -42,8 +42,9 @@ pub(super) struct ManagerInner {
 
 /// A background command for the keeper.
 pub(super) enum KeeperCommand {
-    /// Releases a lease. The permit excludes the next guard of this process until then.
-    Release { hold: Arc<Hold>, permit: Option<OwnedMutexGuard<()>> },
+    /// Releases a lease, or only the grant with this token. The permit excludes the next guard of this process until
+    /// then.
+    Release { hold: Arc<Hold>, token: Option<FencingToken>, permit: Option<OwnedMutexGuard<()>> },
     /// Resolves an abandoned claim: releases its grant, or withdraws it.
     ResolveAmbiguous { hold: Arc<Hold>, claim: Option<SentClaim> },
     /// Releases a grant that ended by the local clock. The work has ended, so the cluster need not wait for the expiry.
@@ -251,5 +252,41 @@ impl Drop for ReleaseInProgress<'_> {
         self.hold.set_releasing(false);
         // The keeper forgets the lease if its grant has ended.
         self.shared.schedule_check([self.hold.clone()]);
+    }
+}
+
+/// Ends the grant and records its token when it is dropped: the release failed, or the future of a release or hand-over was
+/// dropped before the answer.
+pub(super) struct UnreleasedGrant<'a> {
+    pub shared: &'a ManagerInner,
+    pub hold: &'a Arc<Hold>,
+    pub token: FencingToken,
+    pub ttl: Option<Duration>,
+}
+
+impl Drop for UnreleasedGrant<'_> {
+    fn drop(&mut self) {
+        self.hold.give_up();
+        self.hold.set_unreleased(Unreleased { token: self.token, ttl: self.ttl });
+        self.shared.keep_left_held(self.hold, self.ttl);
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::testing::FakeCluster;
+
+    /// A program that takes a permit for each job has another holder for each.
+    #[test]
+    fn table_forgets_leases_without_a_handle() {
+        let manager = FakeCluster::new().manager();
+        let kept = manager.lease("kept").expect("a name");
+        for number in 0..1_000 {
+            manager.lease(format!("job-{number}")).expect("a name");
+        }
+        let entries = manager.owner.shared.table.lock().expect(UNPOISONED).holds.len();
+        assert!(entries <= 2 * MIN_SWEEP_SIZE, "{entries} entries");
+        drop(kept);
     }
 }

@@ -157,6 +157,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lease_is_held_until_it_is_lost_or_released() {
+        let (token, left, why) = (FencingToken { term: 1, index: 7 }, Duration::from_secs(1), Loss::Unreachable);
+        let states = [
+            (HoldState::Idle, false),
+            (HoldState::Held { token, left: Some(left) }, true),
+            (HoldState::AtRisk { token, left: Some(left), failures: 1 }, true),
+            (HoldState::Ending { token, left, why }, true),
+            (HoldState::Lost { token, why }, false),
+            (HoldState::Released { token }, false),
+        ];
+        for (state, is_held) in states {
+            assert_eq!(state.is_held(), is_held, "{state:?}");
+        }
+    }
+
+    #[test]
     fn loss_has_the_word_of_the_api() {
         let same = [
             LostReason::Expired,

@@ -13,14 +13,19 @@ use crate::api::{
 use crate::client::{CallError, Coordinator, Events, LeaseManager, Loss, ManagerOptions, ResponseFuture, RetryBudget};
 use crate::clock::Clock;
 use crate::config::TtlPolicy;
-use crate::lease::{self, Batch, Command, ListFilter, Machine, Outcome, Stamp, StateFilter, Transition, WaiterId};
+use crate::lease::{
+    self, Batch, Command, HolderLease, Limits, ListFilter, Machine, Outcome, Stamp, StateFilter, Transition, WaiterId,
+};
 use crate::node::{self, Request};
 use crate::service;
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, Ttl};
 
-/// The holder of the leases that a test marks as held elsewhere.
+/// The holder of the leases that a test marks as held elsewhere. It is also the beginning of the other holders of a
+/// semaphore.
 const ELSEWHERE: &str = "elsewhere";
+/// A time that does not end.
+const ENDLESS_MS: u64 = u64::MAX / 2;
 /// Interval between two checks of a waiter. The test moves the clock of the cluster.
 const WAIT_POLL: Duration = Duration::from_millis(10);
 
@@ -83,7 +88,10 @@ impl FakeCluster {
             transitions: Vec::new(),
             lose: Vec::new(),
         };
-        FakeCluster { state: Arc::new(Mutex::new(state)), clock, changed: watch::Sender::new(0) }
+        let cluster = FakeCluster { state: Arc::new(Mutex::new(state)), clock, changed: watch::Sender::new(0) };
+        // A waiter confirms its place in real time, and a test can advance the clock by any time in between.
+        cluster.apply(Command::SetLimits(Limits { waiter_timeout_ms: ENDLESS_MS, ..Limits::INITIAL }));
+        cluster
     }
 
     /// A manager with a new holder.
@@ -139,37 +147,59 @@ impl FakeCluster {
     pub fn mark_free(&self, name: &str) {
         let name = valid(name);
         self.state().faults.remove(&name);
-        let view = self.state().machine.get(&name);
-        let elsewhere = view.and_then(|view| view.held.into_iter().find(|held| held.holder.as_str() == ELSEWHERE));
-        if let Some(held) = elsewhere {
-            self.apply(Command::Release { name, holder: held.holder, token: held.token });
+        let waiters = self.state().machine.queue(&name);
+        for waiter in waiters.into_iter().filter(|waiter| is_elsewhere(&waiter.holder)) {
+            self.apply(Command::LeaveQueue { waiter: WaiterId { name: name.clone(), holder: waiter.holder } });
+        }
+        for held in self.holders(&name).into_iter().filter(|held| is_elsewhere(&held.holder)) {
+            self.apply(Command::Release { name: name.clone(), holder: held.holder, token: held.token });
         }
     }
 
-    /// Grants the lease to another holder without expiry. The previous holder loses it by expiry.
+    /// Grants the lease to another holder without expiry. The previous holder loses it by expiry. Of a semaphore that is
+    /// in use, other holders get all permits. During a lock delay, the other holder waits for the end of the delay.
     pub fn mark_held_elsewhere(&self, name: &str) {
-        self.lose(name, Loss::Expired);
         let name = valid(name);
-        let claim = lease::Acquire {
-            name,
-            holder: HolderId::new(ELSEWHERE).expect("valid"),
-            ttl: Ttl::INFINITE,
-            wait_ms: None,
-            lock_delay_ms: 0,
-            limit: 1,
-            metadata: Default::default(),
-        };
-        self.apply(Command::Acquire(claim));
+        self.lose_at_managers(&name, Loss::Expired);
+        let limit = self.holders(&name).first().map_or(1, |held| held.limit);
+        for slot in 0..limit {
+            let holder = elsewhere(slot);
+            let claim = lease::Acquire {
+                name: name.clone(),
+                holder: holder.clone(),
+                ttl: Ttl::INFINITE,
+                wait_ms: Some(ENDLESS_MS),
+                lock_delay_ms: 0,
+                limit,
+                metadata: Default::default(),
+            };
+            let (outcome, _) = self.apply(Command::Acquire(claim));
+            assert!(!matches!(outcome, Outcome::Refused(_)), "{name} cannot be held elsewhere: {outcome:?}");
+            let previous = self.holders(&name).into_iter().find(|held| !is_elsewhere(&held.holder));
+            // A hand-over starts no lock delay, and no other waiter gets the lease.
+            if let (Outcome::Queued { .. }, Some(previous)) = (outcome, previous) {
+                let HolderLease { holder: from, token, .. } = previous;
+                self.apply(Command::HandOver { name: name.clone(), holder: from, token, to: Some(holder) });
+            }
+        }
     }
 
     /// Takes the lease from its holder for this reason, and frees it.
     pub fn lose(&self, name: &str, why: Loss) {
         let name = valid(name);
-        let hooks = self.state().lose.clone();
-        for lose in hooks {
-            lose(&name, why);
-        }
+        self.lose_at_managers(&name, why);
         self.apply(Command::Revoke { name, reason: why.as_str().to_owned() });
+    }
+
+    fn lose_at_managers(&self, name: &LeaseName, why: Loss) {
+        let hooks = self.state().lose.clone();
+        hooks.iter().for_each(|lose| lose(name, why));
+    }
+
+    /// The holders of this lease, in the order of their tokens.
+    fn holders(&self, name: &LeaseName) -> Vec<HolderLease> {
+        let view = self.state().machine.get(name);
+        view.map(|view| view.held).unwrap_or_default()
     }
 
     /// Refuses later acquires of the lease with this code.
@@ -232,8 +262,7 @@ impl FakeCluster {
         let _guard = WaiterGuard { cluster: self, waiter: waiter.clone() };
         loop {
             self.apply(Command::KeepWaiting { waiters: vec![waiter.clone()] });
-            let view = self.state().machine.get(&claim.name);
-            let held = view.and_then(|view| view.held.into_iter().find(|held| held.holder == claim.holder));
+            let held = self.holders(&claim.name).into_iter().find(|held| held.holder == claim.holder);
             if let Some(lease) = held {
                 let answer = node::Answer::Outcome(Outcome::Held { lease, fresh: true });
                 return service::granted(answer, now).map_err(CallError::Refused);
@@ -385,6 +414,16 @@ impl Events for FakeEvents {
     fn position(&self) -> Option<EventId> {
         self.last
     }
+}
+
+/// The holder of one slot of a lease that is held elsewhere.
+fn elsewhere(slot: u32) -> HolderId {
+    let id = if slot == 0 { ELSEWHERE.to_owned() } else { format!("{ELSEWHERE}#{slot}") };
+    HolderId::new(id).expect("valid")
+}
+
+fn is_elsewhere(holder: &HolderId) -> bool {
+    holder.as_str().split('#').next() == Some(ELSEWHERE)
 }
 
 fn valid(name: &str) -> LeaseName {

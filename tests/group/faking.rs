@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::api::Code;
 use tenure::client::{CallError, Coordinator, LeaseManager, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
-use tenure::election::{Candidacy, ESTABLISHED_KEY, Election, ElectionOptions, ResignError};
+use tenure::election::{Candidacy, ESTABLISHED_KEY, Election, ElectionOptions, EstablishError, ResignError};
 use tenure::group::{Group, GroupError, MemberOptions};
 use tenure::semaphore::Semaphore;
 use tenure::testing::{FakeCluster, Line, Switch};
@@ -405,4 +405,55 @@ async fn member_owns_no_names_from_the_moment_of_its_loss() {
         member.rejoin().await.expect("the member joins again");
     }
     assert!(lease.should_hold());
+}
+
+/// The manager has not seen the deadline yet.
+#[tokio::test(start_paused = true)]
+async fn change_after_the_deadline_names_the_reason_of_the_loss() {
+    let cluster = FakeCluster::new();
+    let options = MemberOptions::new("a").ttl(LONG_TTL);
+    let member = Group::join(&cluster.manager(), "workers", options).await.expect("the member joins");
+    cluster.clock().advance(LONG_TTL);
+    let lost = member.set_ready(false).await;
+    assert!(matches!(lost, Err(GroupError::Lost(Loss::Suspended | Loss::Unreachable))), "{lost:?}");
+    let options = ElectionOptions::new().ttl(LONG_TTL);
+    let leadership = candidate(&cluster.manager(), options).campaign().await.expect("elected");
+    let lost = leadership
+        .establish(|_| async {
+            cluster.clock().advance(LONG_TTL);
+            Ok::<_, &str>(())
+        })
+        .await;
+    assert!(matches!(lost, Err(EstablishError::Lost(Loss::Suspended | Loss::Unreachable))), "{lost:?}");
+}
+
+/// The manager refuses the second guard itself.
+#[tokio::test(start_paused = true)]
+async fn id_of_a_member_of_the_same_process_is_taken() {
+    let manager = FakeCluster::new().manager();
+    let options = || MemberOptions::new("a").ttl(LONG_TTL);
+    let member = Group::join(&manager, "workers", options()).await.expect("the id is free");
+    let twin = Group::join(&manager, "workers", options()).await.map(drop);
+    assert!(matches!(&twin, Err(GroupError::IdTaken { id, .. }) if id == "a"), "{twin:?}");
+    assert!(member.is_member());
+}
+
+#[tokio::test]
+async fn minimum_hold_binds_no_lost_leader() {
+    let cluster = FakeCluster::new();
+    let options = ElectionOptions::new().minimum_hold(LONG_TTL);
+    let leadership = candidate(&cluster.manager(), options).campaign().await.expect("elected");
+    cluster.lose("leader", Loss::Revoked);
+    assert_eq!((leadership.resign().await, leadership.hand_over(None).await), (Ok(false), Ok(false)));
+}
+
+#[tokio::test]
+async fn failed_change_of_readiness_is_not_remembered() {
+    let cluster = FakeCluster::new();
+    let options = MemberOptions::new("a").ready(false);
+    let mut member = Group::join(&cluster.manager(), "workers", options).await.expect("the member joins");
+    cluster.lose("workers:a", Loss::Revoked);
+    assert_eq!(member.set_ready(true).await, Err(GroupError::Lost(Loss::Revoked)));
+    member.rejoin().await.expect("the member joins again");
+    assert!(!member.snapshot().me.expect("there is a member").is_ready);
 }

@@ -183,10 +183,11 @@ async fn shutdown_names_claims_whose_handle_was_dropped() {
     }
 }
 
-/// The cluster may grant a claim until its wait is over.
+/// The cluster may grant a claim until its wait is over. Meanwhile, the end of another claim lets the manager forget
+/// what it no longer needs.
 #[tokio::test(start_paused = true)]
 async fn shutdown_names_an_unknown_claim_until_its_wait_is_over() {
-    const WAIT: Duration = Duration::from_secs(60);
+    const WAIT: Duration = Duration::from_secs(600);
     let cluster = FakeCluster::new();
     let switch = Switch::new(cluster.clone());
     let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
@@ -194,13 +195,16 @@ async fn shutdown_names_an_unknown_claim_until_its_wait_is_over() {
     let lease = manager.lease_with("job", LeaseOptions::new().ttl(Duration::from_secs(1))).expect("a name");
     assert!(lease.acquire(Wait::UpTo(WAIT)).now_or_never().is_none(), "the request has no answer");
     drop(lease);
-    for _ in 0..WAIT.as_secs() {
+    for second in 0..WAIT.as_secs() {
         cluster.clock().advance(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_secs(1)).await;
+        if second == WAIT.as_secs() / 2 {
+            let other = manager.lease_with("other", LeaseOptions::new().ttl(Duration::from_secs(1))).expect("a name");
+            assert!(other.acquire(Wait::No).now_or_never().is_none(), "the request has no answer");
+        }
     }
     let failed = manager.shutdown().await;
-    let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["job"], "{failed:?}");
+    assert!(failed.iter().any(|(name, _)| name.as_str() == "job"), "{failed:?}");
 }
 
 /// The first claim is carried out, and its answer is lost.
@@ -337,6 +341,33 @@ async fn deadline_is_seen_while_the_listener_of_a_dropped_lease_runs() {
     tokio::time::timeout(Duration::from_secs(3), ended.cancelled()).await.expect("the manager sees the deadline");
 }
 
+/// The lease reaches its longest hold while its listener runs. The cluster counts it as held for the default ttl.
+#[tokio::test(start_paused = true)]
+async fn grant_that_ends_during_its_drain_is_released_or_named() {
+    for line in [Line::Up, Line::Cut] {
+        let world = World::start();
+        let options = LeaseOptions::new().longest_hold(Duration::from_secs(5));
+        let lease = world.manager.lease_with("job", options).expect("valid options");
+        lease.before_release(|| tokio::time::sleep(Duration::from_secs(1))).detach();
+        let guard = lease.guard(Wait::No).await.expect("it is free");
+        let passes = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            world.cluster.clock().advance(Duration::from_secs(6));
+            until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
+            world.switch.set(line);
+        };
+        if line == Line::Up {
+            let (released, ()) = tokio::join!(guard.release(), passes);
+            assert_eq!(released, Ok(false), "it was lost before");
+        } else {
+            let (failed, ()) = tokio::join!(world.manager.shutdown(), passes);
+            let names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, ["job"], "{failed:?}");
+        }
+        assert_eq!(world.other.acquire(Wait::No).await.is_ok(), line == Line::Up, "{line:?}");
+    }
+}
+
 /// The listener takes longer than a request may.
 #[tokio::test(start_paused = true)]
 async fn dropped_lease_is_renewed_until_its_listener_has_ended() {
@@ -403,4 +434,41 @@ async fn limits_of_a_grant_do_not_change() {
     world.cluster.clock().advance(TTL * 2 / 5);
     until("it is renewed", || lease.remaining() > Some(TTL * 9 / 10)).await;
     assert_eq!(lease.release().await, Ok(true), "the work has 10 s to end");
+}
+
+/// The listener runs when the runtime of the manager's task ends.
+#[test]
+fn release_of_a_dropped_guard_outlives_its_runtime() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().start_paused(true).build().expect("a runtime")
+    };
+    let (cluster, first) = (FakeCluster::new(), runtime());
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+    let calls = Arc::new(Mutex::new(0));
+    let count = calls.clone();
+    lease
+        .before_release(move || {
+            let mut calls = count.lock().expect("plain");
+            *calls += 1;
+            let is_first = *calls == 1;
+            async move {
+                if is_first {
+                    std::future::pending::<()>().await;
+                }
+            }
+        })
+        .detach();
+    let token = first.block_on(async {
+        let guard = lease.guard(Wait::No).await.expect("it is free");
+        let token = guard.token();
+        drop(guard);
+        until("the listener runs", || *calls.lock().expect("plain") == 1).await;
+        token
+    });
+    drop(first);
+    runtime().block_on(async {
+        let next = lease.guard(Wait::UpTo(LONG)).await.expect("the manager releases the earlier grant");
+        assert!(next.token() > token, "the earlier grant is renewed without an owner");
+    });
 }

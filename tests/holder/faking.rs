@@ -161,12 +161,15 @@ async fn client_metrics_are_counted() {
     cluster.lose("job", Loss::Revoked);
     cluster.refuse("job", Code::Held);
     lease.acquire(Wait::No).await.expect_err("refused");
+    cluster.unknown("job");
+    lease.acquire(Wait::No).await.expect_err("unknown");
     let text = render.render();
     for line in [
         "tenure_client_held 0",
         "# HELP tenure_client_held Leases held",
         "tenure_client_acquires_total{outcome=\"held\"} 2",
         "tenure_client_acquires_total{outcome=\"refused\"} 1",
+        "tenure_client_acquires_total{outcome=\"unknown\"} 1",
         "tenure_client_losses_total{reason=\"revoked\"} 1",
         "tenure_client_renew_slack_seconds_count 1",
         "tenure_client_renew_slack_seconds_sum 29.4",

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tenure::api::{Code, Release};
 use tenure::client::{
-    AcquireOptions, CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, RetryBudget, Wait, WithError,
+    AcquireOptions, CallError, Coordinator, HoldState, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait,
+    WithError,
 };
 
 use crate::link::{ClaimFate, Fate, Link, TTL, USABLE, Withheld};
@@ -391,6 +392,19 @@ async fn renewal_takes_at_most_a_third_of_its_shortest_ttl() {
         until("a renewal is sent", || sent().is_some()).await;
         assert_eq!(sent(), Some((ttls.len(), Duration::from_millis(expected_ms))), "{ttls:?}");
     }
+}
+
+/// The bounds of the time must not cross.
+#[tokio::test(start_paused = true)]
+async fn shortest_time_of_a_renewal_is_50_ms() {
+    let link = Link::new();
+    let options = ManagerOptions::new().operation_timeout(Duration::from_millis(1));
+    let manager = link.cluster.manager_through(link.clone(), options);
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    link.cluster.clock().advance(TTL * 2 / 5);
+    until("it is renewed", || lease.remaining() == Some(USABLE)).await;
+    assert_eq!(*link.sent_renewals.lock().expect("no panic"), [(1, Duration::from_millis(50))]);
 }
 
 /// The number of losses that a listener of this lease has received.

@@ -49,6 +49,8 @@ pub struct Link {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Withheld {
+    /// The requests, and not their answers. They arrive later, also without their sender.
+    pub claim_requests: bool,
     /// The requests, and not their answers.
     pub renewal_requests: bool,
     pub renewals: bool,
@@ -166,11 +168,14 @@ impl Coordinator for Link {
                     return Err(CallError::Unknown { why: "the answer is lost".to_owned(), last: None });
                 }
             }
-            let answer = if self.ignores_disconnects.load(Ordering::SeqCst) {
-                let cluster = self.cluster.clone();
-                tokio::spawn(async move { cluster.acquire(name, claim, budget).await })
-                    .await
-                    .expect("the task did not panic")
+            let is_withheld = self.withheld.borrow().claim_requests;
+            let answer = if is_withheld || self.ignores_disconnects.load(Ordering::SeqCst) {
+                let link = self.clone();
+                let sent = tokio::spawn(async move {
+                    link.wait_for_answer(|withheld| withheld.claim_requests).await;
+                    link.cluster.acquire(name, claim, budget).await
+                });
+                sent.await.expect("the task did not panic")
             } else {
                 self.cluster.acquire(name, claim, budget).await
             };

@@ -170,3 +170,18 @@ fn options_of_a_lost_grant_can_use_their_lease_when_they_are_dropped() {
         assert!(!lease.is_held());
     });
 }
+
+/// The manager sees the deadline and ends at the same time.
+#[tokio::test(start_paused = true)]
+async fn listener_is_told_of_a_loss_at_the_end_of_its_manager() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(LONG_TTL)).expect("a name");
+    let losses = Arc::new(Mutex::new(0));
+    let count = losses.clone();
+    lease.on_lost(move |_| *count.lock().expect("plain") += 1).detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    cluster.clock().advance(LONG_TTL);
+    drop((lease, manager));
+    until("the listener is called", || *losses.lock().expect("plain") == 1).await;
+}

@@ -6,6 +6,8 @@ mod batches;
 #[path = "../support/calm.rs"]
 mod calm;
 mod dropping;
+mod elsewhere;
+mod ending;
 mod faking;
 mod freezer;
 mod guarding;
@@ -16,6 +18,7 @@ mod link;
 mod listening;
 mod losing;
 mod releasing;
+mod runtimes;
 mod shutting_down;
 mod states;
 #[path = "../support/steady.rs"]

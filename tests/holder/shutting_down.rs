@@ -1,6 +1,7 @@
 //! Shutdowns during releases and hand-overs: they name what the cluster may still count as held.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::api::Code;
@@ -9,7 +10,7 @@ use tenure::testing::{FakeCluster, Line, Switch};
 
 use crate::acquiring::code;
 use crate::link::{Link, TTL, Withheld};
-use crate::world::until;
+use crate::world::{LONG, until};
 
 /// A manager behind a switch.
 fn switched() -> (FakeCluster, Switch, LeaseManager) {
@@ -154,5 +155,35 @@ async fn shutdown_ends_or_names_a_lease_that_was_not_handed_over() {
         assert_eq!(shut_down(&manager).await, expected, "{line:?}, {is_drained}");
         let next = cluster.manager().try_acquire("job").await.expect("an answer");
         assert_eq!(next.is_some(), is_freed, "{line:?}, {is_drained}");
+    }
+}
+
+/// The shutdown begins before the cluster gets the claim, which arrives after a second or after the shutdown.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_or_names_a_claim_that_the_cluster_does_not_know_yet() {
+    for arrives_meanwhile in [true, false] {
+        let link = Link::new();
+        link.withheld.send_replace(Withheld { claim_requests: true, ..Withheld::default() });
+        let manager = link.manager();
+        let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("valid options");
+        let acquiring = tokio::spawn(async move { lease.acquire(Wait::UpTo(LONG)).await });
+        until("the claim is sent", || link.claims.load(Ordering::SeqCst) == 1).await;
+        let shutting_down = tokio::spawn(async move { shut_down(&manager).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if arrives_meanwhile {
+            link.withheld.send_replace(Withheld::default());
+        }
+        let left = tokio::time::timeout(LONG, shutting_down).await.expect("the shutdown ends").expect("no panic");
+        let ended = acquiring.await.expect("no panic");
+        link.withheld.send_replace(Withheld::default());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let next = link.cluster.manager().try_acquire("job").await.expect("an answer");
+        if arrives_meanwhile {
+            assert_eq!((left, ended), (Vec::new(), Err(CallError::ShutDown)));
+            assert!(next.is_some(), "the claim was granted and is held by no program");
+        } else {
+            assert_eq!(left, ["job"]);
+            assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+        }
     }
 }

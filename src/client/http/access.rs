@@ -20,7 +20,7 @@ impl Remote {
     /// Refused with the code `unauthenticated` or `forbidden`, and the errors of [`Remote`]. The other methods of access
     /// control return the same errors. They need the right `admin`, and are not retried after a lost answer.
     pub async fn access(&self) -> Result<AccessControl, CallError> {
-        self.send(self.call(Method::GET, "v1/access".to_owned(), RetryPolicy::Read)).await
+        self.send(self.call(Method::GET, &["v1", "access"], RetryPolicy::Read)).await
     }
 
     /// Turns access control on or off. To turn it on, this client needs a credential with the right `admin`.
@@ -29,8 +29,8 @@ impl Remote {
     ///
     /// As of [`access`](Self::access).
     pub async fn enable_access(&self, enable: bool) -> Result<AccessControl, CallError> {
-        let path = if enable { "v1/access/enable" } else { "v1/access/disable" };
-        self.send(self.call(Method::POST, path.to_owned(), RetryPolicy::Never)).await
+        let action = if enable { "enable" } else { "disable" };
+        self.send(self.call(Method::POST, &["v1", "access", action], RetryPolicy::Never)).await
     }
 
     /// Creates a role, or replaces its permissions.
@@ -40,7 +40,7 @@ impl Remote {
     /// As of [`access`](Self::access).
     pub async fn set_role(&self, role: &AccessName, permissions: &[Permission]) -> Result<AccessControl, CallError> {
         let body = SetRole::new(permissions.to_vec());
-        self.put(format!("v1/access/roles/{role}"), &body).await
+        self.put(&["v1", "access", "roles", role.as_str()], &body).await
     }
 
     /// Removes a role that no principal has.
@@ -49,7 +49,7 @@ impl Remote {
     ///
     /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
     pub async fn remove_role(&self, role: &AccessName) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/roles/{role}")).await
+        self.delete(&["v1", "access", "roles", role.as_str()]).await
     }
 
     /// Creates a principal, or replaces its roles.
@@ -63,7 +63,7 @@ impl Remote {
         roles: &[AccessName],
     ) -> Result<AccessControl, CallError> {
         let body = SetPrincipal::new(roles.to_vec());
-        self.put(format!("v1/access/principals/{principal}"), &body).await
+        self.put(&["v1", "access", "principals", principal.as_str()], &body).await
     }
 
     /// Removes a principal and its tokens. Its leases stay until they end.
@@ -72,7 +72,7 @@ impl Remote {
     ///
     /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
     pub async fn remove_principal(&self, principal: &AccessName) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/principals/{principal}")).await
+        self.delete(&["v1", "access", "principals", principal.as_str()]).await
     }
 
     /// Creates an access token of a principal. The cluster shows its secret only here. After an unknown outcome, the token
@@ -87,9 +87,10 @@ impl Remote {
     /// - Refused as `access_refused`: a node of an older release ignored the `ttl`, and this call has revoked the token.
     /// - Unknown with the id of the token: that revocation failed.
     pub async fn create_token(&self, principal: &AccessName, ttl: Option<Duration>) -> Result<CreatedToken, CallError> {
-        let query = ttl.map(|ttl| format!("?ttl_ms={}", ttl.as_millis())).unwrap_or_default();
-        let path = format!("v1/access/principals/{principal}/tokens{query}");
-        let created: CreatedToken = self.send(self.call(Method::POST, path, RetryPolicy::Never)).await?;
+        let query = ttl.map(|ttl| ("ttl_ms", ttl.as_millis().to_string())).into_iter().collect();
+        let path = ["v1", "access", "principals", principal.as_str(), "tokens"];
+        let call = Call { query, ..self.call(Method::POST, &path, RetryPolicy::Never) };
+        let created: CreatedToken = self.send(call).await?;
         if ttl.is_some() && created.expires_at.is_none() {
             // A node of an older release ignores the ttl.
             self.revoke_token(&created.id).await.map_err(|error| CallError::Unknown {
@@ -109,18 +110,18 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// Refused with the code `not_found`, and the errors of [`access`](Self::access).
+    /// Refused with the code `not_found`, with `invalid` if the text is no id, and the errors of [`access`](Self::access).
     pub async fn revoke_token(&self, id: &str) -> Result<AccessControl, CallError> {
-        self.delete(format!("v1/access/tokens/{id}")).await
+        self.delete(&["v1", "access", "tokens", id]).await
     }
 
-    async fn put<T: serde::Serialize>(&self, path: String, body: &T) -> Result<AccessControl, CallError> {
+    async fn put<T: serde::Serialize>(&self, path: &[&str], body: &T) -> Result<AccessControl, CallError> {
         let json = to_json(body);
         let call = self.call(Method::PUT, path, RetryPolicy::Never);
         self.send(Call { body: Some(Box::new(move |_| json.clone())), ..call }).await
     }
 
-    async fn delete(&self, path: String) -> Result<AccessControl, CallError> {
+    async fn delete(&self, path: &[&str]) -> Result<AccessControl, CallError> {
         self.send(self.call(Method::DELETE, path, RetryPolicy::Never)).await
     }
 }

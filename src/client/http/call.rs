@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::Endpoints;
 use super::credential::Http;
 use super::endpoints::at;
+use super::path;
 use crate::api::{Problem, STALE_HEADER};
 use crate::client::CallError;
 use crate::client::RetryBudget;
@@ -27,7 +28,7 @@ pub(super) type Body = Box<dyn Fn(Duration) -> Vec<u8> + Send + Sync>;
 /// A request before it is sent.
 pub(super) struct Call {
     pub method: Method,
-    /// Path relative to the endpoint, without a leading slash.
+    /// Path relative to the endpoint, without a leading slash. [`path::path`] makes it.
     pub path: String,
     pub query: Vec<(&'static str, String)>,
     pub body: Option<Body>,
@@ -74,8 +75,7 @@ impl Call {
         http: &Http,
         endpoints: &Endpoints,
     ) -> Result<ResolvedAnswer<T>, CallError> {
-        let ResolvedAnswer { answer, ambiguous } = self.send_for_bytes(http, endpoints).await?;
-        Ok(ResolvedAnswer { answer: parse::<T>(&answer)?, ambiguous })
+        self.send_and_read(http, endpoints, parse).await
     }
 
     /// Like [`send`](Self::send), and returns the body of the answer.
@@ -84,6 +84,17 @@ impl Call {
         http: &Http,
         endpoints: &Endpoints,
     ) -> Result<ResolvedAnswer<Vec<u8>>, CallError> {
+        self.send_and_read(http, endpoints, Ok).await
+    }
+
+    /// A node with an answer that `read` refuses counts as failed: something else may listen at its address.
+    async fn send_and_read<T>(
+        self,
+        http: &Http,
+        endpoints: &Endpoints,
+        read: fn(Vec<u8>) -> Result<T, String>,
+    ) -> Result<ResolvedAnswer<T>, CallError> {
+        path::check(&self.path)?;
         let (urls, first) = (endpoints.urls(), endpoints.preferred());
         let urls = &*urls;
         let call = &self;
@@ -92,6 +103,10 @@ impl Call {
         let sent = attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
             let (index, url) = at(urls, first, context.number);
             let ended = call.attempt(http, url, context).await;
+            let ended = ended.and_then(|body| match read(body) {
+                Ok(answer) => Attempt::Done(answer),
+                Err(why) => Attempt::Unknown(format!("{url}: {why}")),
+            });
             match ended {
                 Attempt::Done(_) | Attempt::Refused(_) => {
                     endpoints.prefer(index);
@@ -223,9 +238,8 @@ pub(super) fn classify_response(endpoint: &reqwest::Url, status: StatusCode, bod
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, CallError> {
-    serde_json::from_slice(body)
-        .map_err(|error| CallError::Unknown { why: format!("the answer is invalid: {error}"), last: None })
+fn parse<T: DeserializeOwned>(body: Vec<u8>) -> Result<T, String> {
+    serde_json::from_slice(&body).map_err(|error| format!("the answer is invalid: {error}"))
 }
 
 /// The endpoint and the innermost cause of an error. The outer errors of an HTTP client carry little information.
@@ -278,5 +292,16 @@ mod tests {
         let sent = remote.revoke(&LeaseName::new("a").expect("valid"), "test").await;
         assert!(matches!(sent, Err(CallError::Unknown { .. })), "{sent:?}");
         assert_eq!(endpoints.preferred(), 1);
+    }
+
+    /// A URL drops these texts, so the request would go to another route.
+    #[tokio::test]
+    async fn dots_and_empty_texts_are_sent_to_no_node() {
+        let remote = Remote::new("127.0.0.1:1".parse().expect("valid")).with_timeout(Duration::from_millis(500));
+        for id in ["", ".", ".."] {
+            let sent = remote.revoke_token(id).await;
+            let is_refused = matches!(&sent, Err(CallError::Refused(problem)) if problem.code == Code::Invalid);
+            assert!(is_refused, "{id:?}: {sent:?}");
+        }
     }
 }

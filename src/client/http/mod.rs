@@ -5,6 +5,7 @@ mod call;
 mod credential;
 mod endpoints;
 pub(crate) mod events;
+mod path;
 mod remote;
 mod snapshot;
 mod status;

@@ -6,6 +6,7 @@ use reqwest::Method;
 
 use super::call::{Body, Call, QueueWait, StaleAge};
 use super::credential::Http;
+use super::path::path;
 use super::{Endpoints, Watch};
 use crate::access::AccessToken;
 use crate::api::{
@@ -40,8 +41,8 @@ const LONGEST_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 /// All requests return the same errors:
 ///
 /// - [`Refused`](CallError::Refused): the cluster refused the request.
-/// - [`Unknown`](CallError::Unknown): an answer was lost, and the cluster may have applied the request. A read never
-///   returns it, except for an answer that is invalid.
+/// - [`Unknown`](CallError::Unknown): an answer was lost or is invalid, and the cluster may have applied the request. A
+///   read never returns it.
 /// - [`Unavailable`](CallError::Unavailable): no node could serve the request in time. It was not applied.
 ///
 /// # Cancel safety
@@ -172,14 +173,10 @@ impl Remote {
         let claim = claim.clone();
         let probe = probe_interval(claim.ttl_ms);
         let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
-        let body = move |waited: Duration| {
-            let left = ceil_ms(wait.saturating_sub(waited));
-            to_json(&Acquire { wait_ms: claim.wait_ms.map(|_| left), ..claim.clone() })
-        };
         let call = Call {
-            body: Some(Box::new(body)),
+            body: Some(Box::new(move |waited: Duration| claim_body(&claim, waited))),
             wait: Some(QueueWait { longest: wait, probe }).filter(|_| !wait.is_zero()),
-            ..self.call(Method::POST, lease_path(name, "/acquire"), RetryPolicy::Claim)
+            ..self.call(Method::POST, &["v1", "leases", name.as_str(), "acquire"], RetryPolicy::Claim)
         };
         self.send(call).await
     }
@@ -190,7 +187,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` if the grant has ended, and the errors of [`Remote`].
     pub async fn renew(&self, name: &LeaseName, renew: &Renew) -> Result<LeaseInfo, CallError> {
-        self.post(lease_path(name, "/renew"), renew, RetryPolicy::Renewal).await
+        self.post(&["v1", "leases", name.as_str(), "renew"], renew, RetryPolicy::Renewal).await
     }
 
     /// Renews at most [`MAX_RENEW_ITEMS`](crate::api::MAX_RENEW_ITEMS) leases. The request is retried after a lost
@@ -200,7 +197,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn renew_batch(&self, batch: &RenewBatch) -> Result<Renewed, CallError> {
-        self.post("v1/renew".to_owned(), batch, RetryPolicy::Renewal).await
+        self.post(&["v1", "renew"], batch, RetryPolicy::Renewal).await
     }
 
     /// Releases a lease. The request is retried after a lost answer: its token names one grant, which ends once.
@@ -211,9 +208,9 @@ impl Remote {
     /// lease. The first attempt may have released the lease, or the grant had ended before.
     pub async fn release(&self, name: &LeaseName, release: &Release) -> Result<Released, CallError> {
         let json = to_json(release);
-        let path = lease_path(name, "/release");
+        let path = ["v1", "leases", name.as_str(), "release"];
         let body = Some(Box::new(move |_| json.clone()) as Body);
-        let call = Call { body, ..self.call(Method::POST, path, RetryPolicy::Release) };
+        let call = Call { body, ..self.call(Method::POST, &path, RetryPolicy::Release) };
         call.send(&self.http, &self.endpoints).await?.released()
     }
 
@@ -223,7 +220,7 @@ impl Remote {
     ///
     /// Refused with the code `lost` or `no_such_waiter`, and the errors of [`Remote`].
     pub async fn hand_over(&self, name: &LeaseName, hand_over: &HandOver) -> Result<LeaseInfo, CallError> {
-        self.post(lease_path(name, "/handover"), hand_over, RetryPolicy::Never).await
+        self.post(&["v1", "leases", name.as_str(), "handover"], hand_over, RetryPolicy::Never).await
     }
 
     /// Replaces the metadata of a held lease. The request is retried after a lost answer.
@@ -232,7 +229,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn update_metadata(&self, name: &LeaseName, update: &UpdateMetadata) -> Result<LeaseInfo, CallError> {
-        self.post(lease_path(name, "/metadata"), update, RetryPolicy::Claim).await
+        self.post(&["v1", "leases", name.as_str(), "metadata"], update, RetryPolicy::Claim).await
     }
 
     /// Revokes a lease: ends the grants of all its holders. The request is not retried after a lost answer, because a
@@ -243,7 +240,7 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn revoke(&self, name: &LeaseName, reason: &str) -> Result<Revoked, CallError> {
         let query = vec![("reason", reason.to_owned())];
-        let call = Call { query, ..self.call(Method::DELETE, lease_path(name, ""), RetryPolicy::Never) };
+        let call = Call { query, ..self.call(Method::DELETE, &["v1", "leases", name.as_str()], RetryPolicy::Never) };
         self.send(call).await
     }
 
@@ -253,7 +250,7 @@ impl Remote {
     ///
     /// Refused with the code `not_found` if the cluster has no record of the lease, and the errors of [`Remote`].
     pub async fn get(&self, name: &LeaseName) -> Result<LeaseInfo, CallError> {
-        let mut lease: LeaseInfo = self.read_leases(lease_path(name, ""), Vec::new()).await?;
+        let mut lease: LeaseInfo = self.read_leases(&["v1", "leases", name.as_str()], Vec::new()).await?;
         let query = ListQuery::new().prefix(name.as_str()).states("active").limit(PAGE_SIZE);
         while let Some(cursor) = lease.holders_cursor.take() {
             let page = self.list(&query, Some(&cursor)).await?;
@@ -271,7 +268,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn history(&self, name: &LeaseName) -> Result<History, CallError> {
-        self.read_leases(lease_path(name, "/history"), Vec::new()).await
+        self.read_leases(&["v1", "leases", name.as_str(), "history"], Vec::new()).await
     }
 
     /// Reads the queue of a lease.
@@ -280,7 +277,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn queue(&self, name: &LeaseName) -> Result<Queue, CallError> {
-        self.read_leases(lease_path(name, "/queue"), Vec::new()).await
+        self.read_leases(&["v1", "leases", name.as_str(), "queue"], Vec::new()).await
     }
 
     /// Explains why a lease is held or free, and reads the standing of one holder with it.
@@ -290,7 +287,7 @@ impl Remote {
     /// The errors of [`Remote`].
     pub async fn explain(&self, name: &LeaseName, holder: Option<&HolderId>) -> Result<Explanation, CallError> {
         let query = holder.map(|holder| ("holder", holder.to_string())).into_iter().collect();
-        self.read_leases(lease_path(name, "/explain"), query).await
+        self.read_leases(&["v1", "leases", name.as_str(), "explain"], query).await
     }
 
     /// Reads one page of leases. Pass the page's cursor to get the next one.
@@ -306,7 +303,7 @@ impl Remote {
         add("state", (!list.states.is_empty()).then(|| list.states.clone()));
         add("limit", list.limit.map(|limit| limit.to_string()));
         add("cursor", cursor.map(str::to_owned));
-        self.read_leases("v1/leases".to_owned(), query).await
+        self.read_leases(&["v1", "leases"], query).await
     }
 
     /// Reads the status of the cluster from one node.
@@ -315,7 +312,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn cluster(&self) -> Result<Cluster, CallError> {
-        self.read("v1/cluster".to_owned(), Vec::new()).await
+        self.read(&["v1", "cluster"], Vec::new()).await
     }
 
     /// Changes the members of the cluster. Returns the members after the change. The request is not retried after a lost
@@ -326,25 +323,27 @@ impl Remote {
     /// Refused with the code `member_refused` and the reason, `change_in_progress` or `not_found`, and the errors of
     /// [`Remote`].
     pub async fn change_members(&self, change: &MemberChange) -> Result<Members, CallError> {
-        let member = |action: &str| format!("v1/cluster/members/{}{action}", change.id());
+        let id = change.id().to_string();
+        let member = |action| ["v1", "cluster", "members", id.as_str(), action];
         match change {
             MemberChange::Add { id, http, peer } => {
                 let body = AddMember { id: *id, http: http.clone(), peer: peer.clone() };
-                self.post("v1/cluster/members".to_owned(), &body, RetryPolicy::Never).await
+                self.post(&["v1", "cluster", "members"], &body, RetryPolicy::Never).await
             }
             MemberChange::Promote { .. } => {
-                self.send(self.call(Method::POST, member("/promote"), RetryPolicy::Never)).await
+                self.send(self.call(Method::POST, &member("promote"), RetryPolicy::Never)).await
             }
             MemberChange::Remove { force, .. } => {
                 let query = Vec::from_iter(force.then(|| ("force", "true".to_owned())));
-                self.send(Call { query, ..self.call(Method::DELETE, member(""), RetryPolicy::Never) }).await
+                let path = ["v1", "cluster", "members", id.as_str()];
+                self.send(Call { query, ..self.call(Method::DELETE, &path, RetryPolicy::Never) }).await
             }
             MemberChange::Replace { new, .. } => {
-                self.post(member("/replace"), &ReplaceMember { with: *new }, RetryPolicy::Never).await
+                self.post(&member("replace"), &ReplaceMember { with: *new }, RetryPolicy::Never).await
             }
             MemberChange::Update { http, peer, .. } => {
                 let body = Addresses { http: http.clone(), peer: peer.clone() };
-                self.post(member("/addresses"), &body, RetryPolicy::Never).await
+                self.post(&member("addresses"), &body, RetryPolicy::Never).await
             }
         }
     }
@@ -356,7 +355,7 @@ impl Remote {
     ///
     /// Refused with the code `member_refused` or `not_found`, and the errors of [`Remote`].
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<Transferred, CallError> {
-        self.post("v1/cluster/transfer".to_owned(), &Transfer { to }, RetryPolicy::Never).await
+        self.post(&["v1", "cluster", "transfer"], &Transfer { to }, RetryPolicy::Never).await
     }
 
     /// Watches transitions of leases whose names start with `prefix`, from now on or after the event `after`.
@@ -364,7 +363,7 @@ impl Remote {
         Watch::new(self.clone(), prefix.to_owned(), after)
     }
 
-    async fn post<T, A>(&self, path: String, body: &T, policy: RetryPolicy) -> Result<A, CallError>
+    async fn post<T, A>(&self, path: &[&str], body: &T, policy: RetryPolicy) -> Result<A, CallError>
     where
         T: serde::Serialize,
         A: serde::de::DeserializeOwned,
@@ -375,7 +374,7 @@ impl Remote {
     }
 
     /// Reads leases with the consistency of this client.
-    async fn read_leases<A>(&self, path: String, mut query: Vec<(&'static str, String)>) -> Result<A, CallError>
+    async fn read_leases<A>(&self, path: &[&str], mut query: Vec<(&'static str, String)>) -> Result<A, CallError>
     where
         A: serde::de::DeserializeOwned,
     {
@@ -386,7 +385,7 @@ impl Remote {
         self.send(Call { query, stale_age, ..self.call(Method::GET, path, RetryPolicy::Read) }).await
     }
 
-    async fn read<A>(&self, path: String, query: Vec<(&'static str, String)>) -> Result<A, CallError>
+    async fn read<A>(&self, path: &[&str], query: Vec<(&'static str, String)>) -> Result<A, CallError>
     where
         A: serde::de::DeserializeOwned,
     {
@@ -398,7 +397,8 @@ impl Remote {
         Ok(call.send(&self.http, &self.endpoints).await?.answer)
     }
 
-    pub(super) fn call(&self, method: Method, path: String, policy: RetryPolicy) -> Call {
+    pub(super) fn call(&self, method: Method, segments: &[&str], policy: RetryPolicy) -> Call {
+        let path = path(segments);
         Call { method, path, query: Vec::new(), body: None, policy, budget: self.budget, wait: None, stale_age: None }
     }
 
@@ -476,7 +476,6 @@ impl Events for Watch {
     }
 }
 
-/// The path of a lease. Of the characters of a name, only the slash has a meaning in a path.
 fn http_client() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -494,8 +493,11 @@ fn with_tls(builder: reqwest::ClientBuilder, tls: Option<&ClientTls>) -> reqwest
     builder.tls_backend_preconfigured(tls.cloned().unwrap_or_default().config())
 }
 
-fn lease_path(name: &LeaseName, action: &str) -> String {
-    format!("v1/leases/{}{action}", name.as_str().replace('/', "%2F"))
+/// The body of a claim whose first attempt began `waited` ago. A later attempt keeps a wait of at least 1 ms: without one,
+/// a refused claim would leave the waiter of an earlier attempt in the queue.
+fn claim_body(claim: &Acquire, waited: Duration) -> Vec<u8> {
+    let left = |wait: u64| ceil_ms(Duration::from_millis(wait).saturating_sub(waited)).max(wait.min(1));
+    to_json(&Acquire { wait_ms: claim.wait_ms.map(left), ..claim.clone() })
 }
 
 /// The interval of readiness probes for a claim with this ttl.
@@ -534,6 +536,19 @@ mod tests {
         let position = Some(EventId { index: 7, part: None });
         let events = Coordinator::watch(&Remote::new(Endpoints::default()), "job".to_owned(), position);
         assert_eq!(events.position(), position);
+    }
+
+    #[test]
+    fn later_attempt_of_a_waiting_claim_has_a_wait() {
+        let holder = HolderId::new("a").expect("valid");
+        let sent_after = |waited, wait_ms| {
+            let claim = Acquire { wait_ms, ..Acquire::new(holder.clone()) };
+            let body = claim_body(&claim, Duration::from_millis(waited));
+            serde_json::from_slice::<Acquire>(&body).expect("a claim").wait_ms
+        };
+        assert_eq!((sent_after(0, Some(1)), sent_after(5, Some(1))), (Some(1), Some(1)));
+        assert_eq!((sent_after(40, Some(100)), sent_after(200, Some(100))), (Some(60), Some(1)));
+        assert_eq!((sent_after(5, Some(0)), sent_after(5, None)), (Some(0), None));
     }
 
     #[test]

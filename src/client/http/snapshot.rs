@@ -69,15 +69,9 @@ impl Remote {
             return Attempt::Done(Snapshot { url: endpoint.clone(), response });
         }
         match response.bytes().await {
-            Ok(body) => match classify_response(endpoint, status, body.into()) {
-                // Without a success there is no backup.
-                Attempt::Done(_) => Attempt::NotDone(format!("{endpoint} answered {status}")),
-                Attempt::Refused(problem) => Attempt::Refused(problem),
-                Attempt::NotDone(why) => Attempt::NotDone(why),
-                Attempt::Unknown(why) => Attempt::Unknown(why),
-                #[cfg(feature = "server")]
-                Attempt::ShutDown => Attempt::ShutDown,
-            },
+            // Without a success there is no backup.
+            Ok(body) => classify_response(endpoint, status, body.into())
+                .and_then(|_| Attempt::NotDone(format!("{endpoint} answered {status}"))),
             Err(error) => failed(&error),
         }
     }

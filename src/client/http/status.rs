@@ -14,7 +14,7 @@ impl Remote {
     ///
     /// The errors of [`Remote`].
     pub async fn version(&self) -> Result<Version, CallError> {
-        self.send(self.call(Method::GET, "version".to_owned(), RetryPolicy::Read)).await
+        self.send(self.call(Method::GET, &["version"], RetryPolicy::Read)).await
     }
 
     /// Returns the metrics of the node that answers, in the Prometheus text format.
@@ -23,7 +23,7 @@ impl Remote {
     ///
     /// Refused with the code `unauthenticated` or `not_found`, and the errors of [`Remote`].
     pub async fn metrics(&self) -> Result<String, CallError> {
-        let call = self.call(Method::GET, "metrics".to_owned(), RetryPolicy::Read);
+        let call = self.call(Method::GET, &["metrics"], RetryPolicy::Read);
         let answered = call.send_for_bytes(&self.http, &self.endpoints).await?;
         Ok(String::from_utf8_lossy(&answered.answer).into_owned())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
+use reqwest::header::CONTENT_TYPE;
 use sse_stream::Sse;
 use tokio::time::Instant;
 
@@ -98,12 +99,15 @@ impl Watch {
             let sent = self.remote.http.get(url).query(&query).send();
             let limit = self.remote.budget.attempt;
             let refused = match tokio::time::timeout(limit, sent).await {
-                Ok(Ok(response)) if response.status().is_success() => {
+                Ok(Ok(response)) if is_event_stream(&response) => {
                     endpoints.prefer(index);
                     let (endpoints, http, node) = (endpoints.clone(), self.remote.http.clone(), endpoint.clone());
                     // A client that only watches sends no other request that would ask for the members.
                     let chunks = chunks(response).inspect(move |_| endpoints.refresh(&http, &node));
                     return Ok(Box::pin(parse_events(chunks)));
+                }
+                Ok(Ok(response)) if response.status().is_success() => {
+                    WatchRefusal::Unavailable(format!("{endpoint} answered without an event stream"))
                 }
                 Ok(Ok(response)) => refusal(response).await,
                 Ok(Err(error)) => WatchRefusal::Unavailable(describe_error(endpoint, &error)),
@@ -139,6 +143,12 @@ impl Watch {
         }
         unreachable!("only a return ends the loop")
     }
+}
+
+/// Something else may listen at the address of a node, and answer each request with a page.
+fn is_event_stream(response: &reqwest::Response) -> bool {
+    let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    response.status().is_success() && kind.starts_with("text/event-stream")
 }
 
 /// The chunks of the body, until its end, an error or a long silence.

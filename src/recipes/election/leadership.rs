@@ -106,13 +106,15 @@ impl Leadership {
         let fenced = fenced.map_err(EstablishError::Fencing)?;
         let metadata = view::established(&self.candidate.options.metadata, self.token());
         let metadata = metadata.expect("`Election::new` checked the metadata with the longest token");
-        match self.guard.update_metadata(metadata).await {
-            Ok(true) if self.is_leader() => {
+        loop {
+            let published = self.guard.update_metadata(metadata.clone()).await;
+            let is_published = published.map_err(EstablishError::NotPublished)?;
+            // This waits for the reason of a loss, and for the end of a hand-over.
+            self.while_leading(async {}).await.map_err(EstablishError::Lost)?;
+            if is_published {
                 self.is_established.store(true, Ordering::Relaxed);
-                Ok(fenced)
+                return Ok(fenced);
             }
-            Ok(_) => Err(EstablishError::Lost(self.guard.loss())),
-            Err(error) => Err(EstablishError::NotPublished(error)),
         }
     }
 

@@ -88,8 +88,13 @@ impl Membership {
     /// After dropping the future, the change may have been applied or not. Call `set_ready` again.
     pub async fn set_ready(&self, is_ready: bool) -> Result<(), GroupError> {
         let own_metadata = self.options.own_metadata(self.group.name(), is_ready)?;
-        if !self.is_member() || !self.lease.update_metadata(own_metadata).await? {
-            return Err(GroupError::Lost(self.guard.as_ref().map_or(Loss::Released, LeaseGuard::loss)));
+        let Some(guard) = &self.guard else { return Err(GroupError::Lost(Loss::Released)) };
+        loop {
+            // This waits for the reason of a loss, and for the end of a hand-over.
+            guard.while_held(async {}).await.map_err(GroupError::Lost)?;
+            if self.lease.update_metadata(own_metadata.clone()).await? {
+                break;
+            }
         }
         self.is_ready.store(is_ready, Ordering::Relaxed);
         Ok(self.group.refresh().await?)

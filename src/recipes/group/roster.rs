@@ -10,6 +10,12 @@ use crate::client::{CallError, Coordinator, HoldState, Lease, RetryBudget};
 use crate::clock::Clock;
 use crate::types::HolderId;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has asked the placement.
+    static PLACED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 pub(super) struct Roster {
     coordinator: Arc<dyn Coordinator>,
     budget: RetryBudget,
@@ -126,22 +132,38 @@ impl Roster {
 
     /// Whether a name belongs to this process, by the known ready members.
     pub fn is_owned(&self, name: &str) -> bool {
+        self.is_member() && self.is_placed_here(name)
+    }
+
+    /// Whether the placement picks the membership of this process. It computes a score for each member.
+    fn is_placed_here(&self, name: &str) -> bool {
+        #[cfg(test)]
+        PLACED.set(PLACED.get() + 1);
         let members = self.list.borrow().members.clone();
         let ready = members.iter().filter(|member| member.is_ready);
         let owner = super::placement::owner(ready, name);
-        owner.is_some_and(|owner| self.own.as_ref().is_some_and(|own| own.is(owner))) && self.is_member()
+        owner.is_some_and(|owner| self.own.as_ref().is_some_and(|own| own.is(owner)))
     }
 
     /// Waits until a name belongs to this process (`is_owned`) or to another one (`!is_owned`).
     pub async fn wait_for_ownership(&self, name: &str, is_owned: bool) {
         let mut members = self.changes.subscribe();
         let mut states = self.own.as_ref().map(|own| own.states.clone());
-        while self.is_owned(name) != is_owned {
+        loop {
+            let is_member = self.is_member();
+            if (is_member && self.is_placed_here(name)) == is_owned {
+                return;
+            }
+            // Each renewal has a state.
             let own = async {
-                match &mut states {
-                    Some(states) => states.changed().await.is_ok(),
-                    None => false,
+                while let Some(states) = &mut states
+                    && states.changed().await.is_ok()
+                {
+                    if self.is_member() != is_member {
+                        return true;
+                    }
                 }
+                false
             };
             tokio::select! {
                 _ = members.changed() => {}
@@ -158,5 +180,35 @@ impl Roster {
 impl OwnMembership {
     fn is(&self, member: &Member) -> bool {
         member.id == self.id && member.holder == self.holder.as_str()
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::client::Loss;
+    use crate::group::{Group, MemberOptions};
+    use crate::testing::FakeCluster;
+
+    /// A process can have 10,000 shards in a group of 1,000 members.
+    #[tokio::test(start_paused = true)]
+    async fn renewal_of_the_membership_asks_no_placement() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let (cluster, ttl) = (FakeCluster::new(), 60 * SECOND);
+        let options = MemberOptions::new("a").ttl(ttl).refresh(3_600 * SECOND);
+        let member = Group::join(&cluster.manager(), "workers", options).await.expect("the member joins");
+        let roster = member.roster.clone();
+        let waiting = tokio::spawn(async move { roster.wait_for_ownership("shard", false).await });
+        tokio::time::sleep(SECOND).await;
+        let before = PLACED.get();
+        assert!(before > 0, "control: the name belongs to this member");
+        for _ in 0..5 {
+            cluster.clock().advance(ttl * 2 / 5);
+            tokio::time::sleep(SECOND).await;
+        }
+        assert!(member.is_member(), "control: it was renewed");
+        assert_eq!(PLACED.get(), before);
+        cluster.lose("workers:a", Loss::Revoked);
+        tokio::time::timeout(SECOND, waiting).await.expect("the name belongs to no member").expect("no panic");
     }
 }

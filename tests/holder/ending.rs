@@ -1,0 +1,99 @@
+//! Releases and hand-overs concern what is held at their call, and nothing that comes later.
+
+use std::time::Duration;
+
+use tenure::client::{LeaseOptions, Loss, Wait};
+use tenure::testing::FakeCluster;
+
+use crate::link::TTL;
+use crate::runtimes::runtime;
+use crate::world::{LONG, until, wait_in_queue};
+
+/// A wait that is longer than each limit of a request.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test(start_paused = true)]
+async fn release_behind_a_waiting_acquire_has_nothing_to_end() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    cluster.mark_held_elsewhere("job");
+    let waiting = wait_in_queue(&cluster, &lease, HOUR).await;
+    let asked = async { (lease.release().await, lease.hand_over(None).await) };
+    let ended = tokio::time::timeout(LONG, asked).await.expect("they do not wait for the acquire");
+    assert_eq!(ended, (Ok(false), Ok(false)));
+    assert!(!waiting.is_finished());
+    cluster.mark_free("job");
+    let acquired = tokio::time::timeout(LONG, waiting).await.expect("it is free");
+    acquired.expect("no panic").expect("the claim has kept its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_behind_a_waiting_acquire_is_none() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let lease = manager.lease("job").expect("a name");
+    cluster.mark_held_elsewhere("job");
+    let waiting = wait_in_queue(&cluster, &lease, HOUR).await;
+    let tried = tokio::time::timeout(LONG, manager.try_acquire("job")).await.expect("it does not wait for the acquire");
+    assert!(tried.expect("another holder is no error").is_none());
+    assert!(!waiting.is_finished());
+}
+
+/// Another part of the program has acquired the lease again, and another holder waits for it.
+#[tokio::test]
+async fn guard_of_a_lost_grant_ends_no_later_grant() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a name");
+    let other = cluster.manager().lease("job").expect("a name");
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    cluster.lose("job", Loss::Expired);
+    until("it is lost", || !guard.is_held()).await;
+    let token = lease.acquire(Wait::No).await.expect("it is free again");
+    let waiting = wait_in_queue(&cluster, &other, LONG).await;
+    assert_eq!(guard.hand_over(None).await, Ok(false));
+    guard.release_lazily();
+    // The manager runs a release in a task.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((lease.token(), lease.check().await), (Some(token), Ok(true)));
+    assert_eq!(lease.hand_over(None).await, Ok(true));
+    waiting.await.expect("no panic").expect("the waiter gets it from its holder");
+}
+
+/// The runtime of the keeper stands still, so the acquire comes before the release that was requested earlier.
+#[test]
+fn background_release_ends_no_later_grant() {
+    for way in ["the guard is dropped", "the guard requests it", "the lease requests it"] {
+        let (keeper, program) = (runtime(), runtime());
+        let cluster = FakeCluster::new();
+        let manager = cluster.manager();
+        let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+        let guard = keeper.block_on(lease.guard(Wait::No)).expect("it is free");
+        let first = guard.token();
+        cluster.clock().advance(TTL);
+        let _guard = match way {
+            "the guard is dropped" => {
+                drop(guard);
+                None
+            }
+            "the guard requests it" => {
+                guard.release_lazily();
+                Some(guard)
+            }
+            _ => {
+                lease.release_lazily();
+                Some(guard)
+            }
+        };
+        let next = program.block_on(lease.acquire(Wait::No)).expect("no other holder has it");
+        assert!(next > first, "{way}: {next} after {first}");
+        keeper.block_on(async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        });
+        assert_eq!(lease.token(), Some(next), "{way}");
+        assert_eq!(program.block_on(lease.check()), Ok(true), "{way}");
+    }
+}

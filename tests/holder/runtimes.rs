@@ -1,0 +1,102 @@
+//! A manager that outlives a Tokio runtime: its keeper and its requests end with the runtime, and its leases do not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tenure::client::{LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::testing::{FakeCluster, Line, Switch};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::link::{Link, TTL, USABLE, Withheld};
+use crate::world::until;
+
+/// A runtime with a paused clock. Its tasks run only while the test blocks on it.
+pub fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime")
+}
+
+/// A part of the program blocks on a runtime of its own, and gives up before its claim is answered.
+#[test]
+fn claim_of_a_runtime_that_ended_costs_no_lease() {
+    let (main, brief) = (runtime(), runtime());
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    main.block_on(lease.acquire(Wait::No)).expect("it is free");
+    switch.set(Line::Cut);
+    let other = manager.lease("other").expect("a name");
+    let claim = async { tokio::time::timeout(Duration::from_millis(10), other.acquire(Wait::No)).await };
+    assert!(brief.block_on(claim).is_err(), "the claim has no answer");
+    drop(brief);
+    switch.set(Line::Up);
+    main.block_on(async {
+        // The keeper resolves the claim.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cluster.clock().advance(TTL * 2 / 5);
+        until("it is renewed", || lease.remaining() > Some(TTL * 9 / 10)).await;
+    });
+}
+
+#[test]
+fn renewal_of_a_runtime_that_ended_is_sent_again() {
+    for options in [LeaseOptions::new().ttl(TTL), LeaseOptions::new().infinite()] {
+        let (first, second) = (runtime(), runtime());
+        let link = Link::new();
+        let manager = link.manager();
+        let lease = manager.lease_with("job", options).expect("a name");
+        first.block_on(lease.acquire(Wait::No)).expect("it is free");
+        link.withheld.send_replace(Withheld { renewal_requests: true, ..Withheld::default() });
+        link.cluster.clock().advance(TTL * 2 / 5);
+        first.block_on(until("a renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()));
+        drop(first);
+        link.withheld.send_replace(Withheld::default());
+        second.block_on(async {
+            manager.lease("other").expect("a name").acquire(Wait::No).await.expect("it is free");
+            let is_renewed = || link.renewals.load(Ordering::SeqCst) > 0 && lease.remaining() >= Some(USABLE);
+            until("it is renewed", is_renewed).await;
+        });
+    }
+}
+
+#[test]
+fn leases_of_the_next_runtime_are_renewed_and_told() {
+    let first = runtime();
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let early = manager.lease("early").expect("a name");
+    first.block_on(early.acquire(Wait::No)).expect("it is free");
+    drop(first);
+    runtime().block_on(async {
+        let lease = manager.lease_with("late", LeaseOptions::new().ttl(TTL)).expect("a name");
+        let losses = Arc::new(AtomicUsize::new(0));
+        let told = losses.clone();
+        lease.on_lost(move |_| _ = told.fetch_add(1, Ordering::SeqCst)).detach();
+        lease.acquire(Wait::No).await.expect("it is free");
+        cluster.clock().advance(TTL * 2 / 5);
+        until("it is renewed", || lease.remaining() > Some(TTL * 9 / 10)).await;
+        cluster.lose("late", Loss::Revoked);
+        until("the loss is told", || losses.load(Ordering::SeqCst) == 1).await;
+    });
+}
+
+/// The keeper ended with the runtime of the first acquire. The work has been polled, and waits for nothing that comes.
+#[test]
+fn idle_work_ends_after_the_deadline_without_a_keeper() {
+    let first = runtime();
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let guard = first.block_on(manager.try_acquire("job")).expect("an answer").expect("the lease is free");
+    drop(first);
+    let ended = runtime().block_on(async {
+        let work = guard.while_held(std::future::pending::<()>());
+        let clock = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cluster.clock().advance(Duration::from_secs(3_600));
+        };
+        let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(600), work), clock);
+        ended
+    });
+    assert_eq!(ended.expect("the guard looks at its clock"), Err(Loss::Unreachable));
+}

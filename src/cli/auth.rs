@@ -282,6 +282,14 @@ mod tests {
     }
 
     #[test]
+    fn token_can_expire_after_more_than_30_days() {
+        let Command::Token(TokenCommand::Create { ttl, .. }) = parse("auth token create ci --ttl 90d") else {
+            panic!("a token")
+        };
+        assert_eq!(ttl, Some(Duration::from_secs(90 * 86_400)));
+    }
+
+    #[test]
     fn status_shows_roles_principals_and_tokens() {
         let json = r#"{"enabled":true,
             "roles":[{"name":"admin","permissions":[{"right":"admin","prefix":""}]},{"name":"empty","permissions":[]},

@@ -67,12 +67,12 @@ fn check_target(to: Option<NodeId>, transferred: &Transferred) -> Result<(), Fai
 
 async fn status(client: ClientArguments) -> Result<(), Failure> {
     let cluster = client.remote()?.cluster().await?;
-    match client.output {
-        Format::Json => output::json(&cluster)?,
-        Format::Table => show(&cluster)?,
-    }
+    let printed = match client.output {
+        Format::Json => output::json(&cluster),
+        Format::Table => show(&cluster),
+    };
     if cluster.quorum {
-        return Ok(());
+        return printed;
     }
     let why = "it reaches no leader with a majority, so no lease changes";
     Err(Failure::Unavailable(format!("no quorum, as seen by node {}: {why}", cluster.node)))
@@ -92,26 +92,40 @@ fn show(cluster: &Cluster) -> Result<(), Failure> {
 }
 
 pub fn show_members(members: &[MemberInfo]) -> Result<(), Failure> {
-    let row = |member: &MemberInfo| {
-        vec![
-            member.id.to_string(),
-            member.role.as_str().to_owned(),
-            member.state.as_str().to_owned(),
-            member.http.clone(),
-            member.peer.clone(),
-            member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
-            member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
-            member.disk.map_or("-", DiskState::as_str).to_owned(),
-            member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
-        ]
-    };
     let columns = ["NODE", "ROLE", "STATE", "HTTP", "PEER", "LAG", "LAST CONTACT", "DISK", "CERTIFICATE EXPIRES"];
     output::table(&columns, members.iter().map(row))
+}
+
+fn row(member: &MemberInfo) -> Vec<String> {
+    vec![
+        member.id.to_string(),
+        member.role.as_str().to_owned(),
+        member.state.as_str().to_owned(),
+        member.http.clone(),
+        member.peer.clone(),
+        member.lag.map_or("-".to_owned(), |lag| lag.to_string()),
+        member.last_contact_ms.map_or("-".to_owned(), |ms| format!("{} ago", duration::show(ms))),
+        member.disk.map_or("-", DiskState::as_str).to_owned(),
+        member.certificate_expires_at.map_or("-".to_owned(), |at| at.to_string()),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn row_of_a_member_has_the_order_of_its_headings() {
+        let json = r#"{"id":3,"role":"follower","state":"lagging","http":"a:1","peer":"b:2","lag":7,
+            "last_contact_ms":20,"certificate_expires_at":"2026-01-31T12:00:00.000Z","disk":"stalled"}"#;
+        let member: MemberInfo = serde_json::from_str(json).expect("a member");
+        let expected = ["3", "follower", "lagging", "a:1", "b:2", "7", "20ms ago", "stalled"];
+        assert_eq!(row(&member)[..8], expected);
+        assert_eq!(row(&member)[8..], ["2026-01-31T12:00:00.000Z"]);
+        let unknown =
+            MemberInfo { lag: None, last_contact_ms: None, certificate_expires_at: None, disk: None, ..member };
+        assert_eq!(row(&unknown)[5..], ["-"; 4]);
+    }
 
     #[test]
     fn leadership_of_another_node_is_a_failure() {

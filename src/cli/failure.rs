@@ -115,6 +115,25 @@ impl From<anyhow::Error> for Failure {
 mod tests {
     use super::*;
 
+    /// A script decides by it whether a request can be repeated.
+    #[test]
+    fn problem_document_shows_the_kind_of_a_failure() {
+        let why = || "why".to_owned();
+        let refused = Failure::Refused(Box::new(Problem::new(Code::Held, why())));
+        for (failure, code) in [
+            (refused, "held"),
+            (Failure::Unknown(why()), "outcome_unknown"),
+            (Failure::Unavailable(why()), "unavailable"),
+            (Failure::Usage(why()), "invalid"),
+            (Failure::Unhealthy(why()), "unhealthy"),
+            (Failure::Removed(why()), "failed"),
+            (Failure::Other(anyhow::anyhow!("why")), "failed"),
+        ] {
+            let problem = failure.problem();
+            assert_eq!((&problem["code"], &problem["detail"]), (&code.into(), &"why".into()), "{failure:?}");
+        }
+    }
+
     #[test]
     fn exit_code_shows_the_kind_of_a_failure() {
         let why = || "why".to_owned();

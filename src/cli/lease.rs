@@ -247,13 +247,15 @@ async fn renew(held: HeldLease, ttl_ms: Option<TtlMs>) -> Result<(), Failure> {
 async fn release(held: HeldLease) -> Result<(), Failure> {
     let release = api::Release::new(held.claimant.holder, held.token);
     let answer = held.client.remote()?.release(&held.name, &release).await?;
-    match (answer.released, held.client.output) {
-        (_, Format::Json) => output::json(&answer)?,
-        (true, Format::Table) => message!("released {}", held.name),
-        (false, Format::Table) => {}
-    }
+    let printed = match held.client.output {
+        Format::Json => output::json(&answer),
+        Format::Table => Ok(()),
+    };
     if answer.released {
-        return Ok(());
+        if held.client.output == Format::Table {
+            message!("released {}", held.name);
+        }
+        return printed;
     }
     let detail = format!("{} was not held by {} with token {}: nothing changed", held.name, release.holder, held.token);
     Err(CallError::Refused(Box::new(api::Problem::new(api::Code::Lost, detail))).into())
@@ -317,7 +319,8 @@ async fn list(arguments: List) -> Result<(), Failure> {
 
 async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -> Result<(), Failure> {
     let remote = client.remote()?;
-    if let Some(after) = after
+    if client.output == Format::Table
+        && let Some(after) = after
         && let Ok(cluster) = remote.cluster().await
         && cluster.applied < after.index
     {
@@ -332,7 +335,9 @@ async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -
         match watch.next().await {
             Ok(event) => show_event(&event, client.output)?,
             // A watch must survive failures of the cluster, so it retries without a limit.
-            Err(CallError::Unavailable(why)) => message!("tenure: {why}; retrying"),
+            Err(CallError::Unavailable(why)) => {
+                let _ = Failure::Unavailable(format!("{why}; retrying")).report(client.output);
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -355,11 +360,12 @@ async fn queue(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
     if read.client.output == Format::Json {
         return output::json(&queue);
     }
-    let rows = queue.waiters.iter().map(|waiter| {
-        let (waited, left) = (duration::show(waiter.waited_ms), duration::show(waiter.expires_in_ms));
-        vec![waiter.place.to_string(), waiter.holder.clone(), waited, left, waiter.since_at.to_string()]
-    });
-    output::table(&["PLACE", "HOLDER", "WAITED", "GIVES UP IN", "SINCE"], rows)
+    output::table(&["PLACE", "HOLDER", "WAITED", "GIVES UP IN", "SINCE"], queue.waiters.iter().map(waiter_row))
+}
+
+fn waiter_row(waiter: &api::Waiter) -> Vec<String> {
+    let (waited, left) = (duration::show(waiter.waited_ms), duration::show(waiter.expires_in_ms));
+    vec![waiter.place.to_string(), waiter.holder.clone(), waited, left, waiter.since_at.to_string()]
 }
 
 async fn history(name: &LeaseName, read: &ReadArguments) -> Result<(), Failure> {
@@ -402,4 +408,17 @@ async fn revoke(name: &LeaseName, reason: &str, client: &ClientArguments) -> Res
 
 fn as_ms(duration: Duration) -> u64 {
     duration.as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_of_a_waiter_has_the_order_of_its_headings() {
+        let json = r#"{"place":3,"holder":"h","since_at":"2026-01-31T12:00:00.000Z","waited_ms":20,
+            "expires_in_ms":30000}"#;
+        let waiter = serde_json::from_str(json).expect("a waiter");
+        assert_eq!(waiter_row(&waiter), ["3", "h", "20ms", "30s", "2026-01-31T12:00:00.000Z"]);
+    }
 }

@@ -109,7 +109,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Promote { id, .. } => remote.change_members(&MemberChange::Promote { id }).await?.members,
         Command::Remove { id, force, .. } => remote.change_members(&MemberChange::Remove { id, force }).await?.members,
-        Command::Replace { old, with, within, .. } => replace(&remote, old, with, within).await?.members,
+        Command::Replace { old, with, within, .. } => replace(&remote, old, with, within, output).await?.members,
         Command::Update { id, addresses: AddressArguments { http, peer }, .. } => {
             remote.change_members(&MemberChange::Update { id, http, peer }).await?.members
         }
@@ -120,8 +120,14 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Replaces a voter. Tries again while the new node catches up.
-async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) -> Result<Members, CallError> {
+/// Replaces a voter. Tries again while the new node catches up. With JSON, stderr has only the problem of a failure.
+async fn replace(
+    remote: &Remote,
+    old: NodeId,
+    new: NodeId,
+    within: Duration,
+    output: Format,
+) -> Result<Members, CallError> {
     let began = Instant::now();
     let mut reason = String::new();
     loop {
@@ -133,7 +139,7 @@ async fn replace(remote: &Remote, old: NodeId, new: NodeId, within: Duration) ->
             _ => None,
         };
         let Some(detail) = again.filter(|_| began.elapsed() + RETRY_PAUSE < within) else { return replaced };
-        if *detail != reason {
+        if *detail != reason && output == Format::Table {
             message!("waiting: {detail}");
             reason.clone_from(detail);
         }
@@ -190,7 +196,7 @@ mod tests {
     async fn replacement_ends_at_its_time_limit() {
         const WITHIN: Duration = Duration::from_millis(1_500);
         let (remote, asked) = refusing(&[Code::MemberLags, Code::ChangeInProgress, Code::MemberLags]).await;
-        let replaced = tokio::time::timeout(20 * WITHIN, replace(&remote, 1, 4, WITHIN)).await;
+        let replaced = tokio::time::timeout(20 * WITHIN, replace(&remote, 1, 4, WITHIN, Format::Table)).await;
         let refused = replaced.expect("the limit is for all attempts together").expect_err("no attempt succeeds");
         let asked = asked.load(Ordering::SeqCst);
         // Three pauses are as long as the limit.
@@ -202,8 +208,8 @@ mod tests {
     #[tokio::test]
     async fn replacement_waits_for_another_change() {
         let (remote, asked) = refusing(&[Code::ChangeInProgress, Code::MemberRefused]).await;
-        let refused =
-            replace(&remote, 1, 4, Duration::from_secs(600)).await.expect_err("the second attempt is refused");
+        let replaced = replace(&remote, 1, 4, Duration::from_secs(600), Format::Table).await;
+        let refused = replaced.expect_err("the second attempt is refused");
         assert!(matches!(&refused, CallError::Refused(problem) if problem.code == Code::MemberRefused), "{refused:?}");
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
@@ -212,7 +218,7 @@ mod tests {
     async fn refusal_that_no_wait_mends_ends_a_replacement_at_once() {
         for codes in [&[Code::MemberRefused], &[Code::NotFound]] {
             let (remote, asked) = refusing(codes).await;
-            let refused = replace(&remote, 1, 4, Duration::from_secs(600)).await.expect_err("refused");
+            let refused = replace(&remote, 1, 4, Duration::from_secs(600), Format::Table).await.expect_err("refused");
             assert!(matches!(&refused, CallError::Refused(problem) if problem.code == codes[0]), "{refused:?}");
             assert_eq!(asked.load(Ordering::SeqCst), 1, "{codes:?}");
         }

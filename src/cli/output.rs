@@ -59,21 +59,22 @@ pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
 
 /// Prints leases, one line each.
 pub fn leases(leases: &[LeaseInfo]) -> Result<(), Failure> {
-    let row = |lease: &LeaseInfo| {
-        vec![
-            lease.name.clone(),
-            lease.state.as_str().replace('_', " "),
-            lease.holder.clone(),
-            lease.token.to_string(),
-            lease.ttl_ms.as_millis().map_or("infinite".to_owned(), duration::show),
-            lease.expires_in_ms.map_or("-".to_owned(), duration::show),
-            lease.renewals.to_string(),
-            lease.waiters.to_string(),
-            lease.granted_at.to_string(),
-        ]
-    };
     let headings = ["NAME", "STATE", "HOLDER", "TOKEN", "TTL", "EXPIRES IN", "RENEWALS", "WAITERS", "GRANTED"];
     table(&headings, leases.iter().map(row))
+}
+
+fn row(lease: &LeaseInfo) -> Vec<String> {
+    vec![
+        lease.name.clone(),
+        lease.state.as_str().replace('_', " "),
+        lease.holder.clone(),
+        lease.token.to_string(),
+        lease.ttl_ms.as_millis().map_or("infinite".to_owned(), duration::show),
+        lease.expires_in_ms.map_or("-".to_owned(), duration::show),
+        lease.renewals.to_string(),
+        lease.waiters.to_string(),
+        lease.granted_at.to_string(),
+    ]
 }
 
 /// Text of another client, on one line: a terminal must not execute its control characters.
@@ -99,6 +100,24 @@ pub fn transition(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn row_of_a_lease_has_the_order_of_its_headings() {
+        let json = r#"{"name":"jobs","holder":"h","token":"7","term":3,"index":12,"ttl_ms":30000,"expires_in_ms":20,
+            "state":"handed_over","granted_at":"2026-01-31T12:00:00.000Z","renewed_at":"2026-01-31T13:00:00.000Z",
+            "renewals":4,"limit":1,"lock_delay_ms":0,"waiters":5}"#;
+        let lease: LeaseInfo = serde_json::from_str(json).expect("a lease");
+        let expected = ["jobs", "handed over", "h", "7", "30s", "20ms", "4", "5", "2026-01-31T12:00:00.000Z"];
+        assert_eq!(row(&lease), expected);
+    }
+
+    #[test]
+    fn transition_of_a_hand_over_names_the_next_holder() {
+        let json = r#"{"event":"handed_over","index":12,"part":0,"name":"jobs","holder":"h","token":"7","to":"next",
+            "at":"2026-01-31T12:00:00.000Z"}"#;
+        let shown = transition(&serde_json::from_str(json).expect("an event"));
+        assert!(shown.ends_with("jobs  h  token 7  to next"), "{shown}");
+    }
 
     #[test]
     fn reason_of_a_revoke_stays_on_its_line() {

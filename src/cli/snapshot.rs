@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::output::{self, Format, OutputArgument};
+use super::signals::Signals;
 use super::{ClientArguments, duration};
 use crate::backup::{self, BackupError, BackupInfo, LostHolders, NewFile, RestoreError, RestoreOptions};
 use crate::config::Config;
@@ -107,7 +108,15 @@ pub async fn run(command: Command) -> Result<(), Failure> {
                 BackupSource::Leader => Consistency::Leader,
                 BackupSource::Stale => Consistency::Stale,
             };
-            show(&save(&file, force, consistency, &client).await?, client.output)
+            // Without a handler, a signal ends the process before it removes its temporary file.
+            let mut signals = Signals::listen()?;
+            let saved = tokio::select! {
+                saved = save(&file, force, consistency, &client) => saved?,
+                signal = signals.next() => {
+                    return Err(Failure::Other(anyhow!("{signal}: {} is not saved", file.display())));
+                }
+            };
+            show(&saved, client.output)
         }
         Command::Inspect { file, format } => show(&backup::inspect(file)?, format.output),
         Command::Check { file, format } => {

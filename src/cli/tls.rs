@@ -76,6 +76,11 @@ pub fn run(command: Command) -> Result<(), Failure> {
 
 fn init(dir: &Path, config: &Config, hosts: &[String]) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display())).map_err(Failure::Other)?;
+    // Nothing is written unless all files are: a new CA beside older certificates signs nothing that nodes accept.
+    let names = ["ca".to_owned(), "client".to_owned()].into_iter();
+    for name in names.chain(config.nodes.iter().map(|entry| node_name(entry.id))) {
+        ["key", "pem"].iter().try_for_each(|kind| refuse_existing(&dir.join(format!("{name}.{kind}"))))?;
+    }
     let ca = Ca::create(dir, &config.cluster)?;
     for entry in &config.nodes {
         issue(&ca, dir, &node_name(entry.id), node_params(config, entry, hosts)?, false)?;
@@ -107,9 +112,6 @@ impl Ca {
         set_validity(&mut params, CA_DAYS);
         let key = new_key()?;
         let certificate = params.self_signed(&key).map_err(cannot_make)?;
-        // Nothing is written unless both are: a new key beside an old certificate signs nothing that nodes accept.
-        let paths = ["ca.key", "ca.pem"].map(|name| dir.join(name));
-        paths.iter().try_for_each(|path| refuse_existing(path))?;
         write(&dir.join("ca.key"), &key.serialize_pem(), false, true)?;
         let written = write(&dir.join("ca.pem"), &certificate.pem(), false, false);
         // Without its certificate, the key would only keep a second attempt from its work.
@@ -271,6 +273,20 @@ mod tests {
         std::fs::copy(other.join("ca.key"), ca.join("ca.key")).expect("copied");
         let Err(Failure::Other(why)) = Ca::load(&ca).map(drop) else { panic!("the key belongs to another CA") };
         assert!(why.to_string().ends_with("ca.pem"), "{why}");
+    }
+
+    #[test]
+    fn certificates_keep_a_second_ca_from_their_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (config, dir) = (config(folder.path()), folder.path().join("tls"));
+        init(&dir, &config, &[]).expect("a new folder");
+        let of_ca = ["ca.key", "ca.pem"].map(|name| dir.join(name));
+        for name in &of_ca {
+            std::fs::remove_file(name).expect("moved to another machine");
+        }
+        let again = init(&dir, &config, &[]);
+        assert!(matches!(&again, Err(Failure::Usage(why)) if why.contains(" exists: ")), "{again:?}");
+        assert!(of_ca.iter().all(|file| !file.exists()), "a new CA");
     }
 
     /// A certificate of `tls init`.

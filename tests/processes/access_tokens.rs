@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use reqwest::redirect::Policy;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tenure::client::CallError;
 
 use crate::auth::{Guarded, run_with};
 use crate::cluster::{NODES, SOON};
+use crate::plain_http;
 use crate::steady::strict;
 use crate::tls;
 
@@ -15,6 +17,7 @@ strict!(
     tokens_are_listed_without_their_secrets,
     token_expires_after_its_ttl,
     unknown_tokens_are_limited_per_address,
+    leader_is_shown_only_to_known_callers,
     node_without_a_leader_calls_no_token_unknown,
     access_control_is_turned_off_once_a_majority_runs,
 );
@@ -114,6 +117,53 @@ async fn unknown_tokens_are_limited_per_address() {
     let windows = began.elapsed().as_secs() as usize / 10 + 1;
     let said = guarded.cluster.node(1).said();
     let lines = said.matches("outcome=\"unauthenticated\"").count();
+    assert!((20..=20 * windows).contains(&lines), "{lines} lines in {windows} windows of 10 s");
+}
+
+/// Without a valid credential, neither a redirect nor an error tells about the leader, and the audit log stays short.
+async fn leader_is_shown_only_to_known_callers() {
+    let mut guarded = Guarded::start("").await;
+    let began = Instant::now();
+    let (follower, root) = (guarded.follower().await, guarded.root.clone());
+    let client = plain_http::builder().redirect(Policy::none()).build().expect("plain options");
+    let url = format!("{}/v1/leases/jobs", guarded.url(follower));
+    let ask = async |method: Method, forwards: bool, token: Option<&str>| {
+        let mut request = client.request(method, &url);
+        if !forwards {
+            request = request.header("x-tenure-no-forward", "1");
+        }
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.expect("an answer").status().as_u16()
+    };
+    let unknown = format!("tenure_{}c097aaa3", "a7".repeat(32));
+    for method in [Method::GET, Method::DELETE] {
+        for (token, expected) in [(None, 401), (Some(&*unknown), 401), (Some(&*root), 307)] {
+            let status = ask(method.clone(), false, token).await;
+            assert_eq!(status, expected, "{method} with {token:?}");
+        }
+    }
+    for _ in 0..100 {
+        assert_eq!(ask(Method::DELETE, false, None).await, 401);
+    }
+    for other in NODES.into_iter().filter(|node| *node != follower) {
+        guarded.cluster.kill(other);
+    }
+    while guarded.status(follower, Method::GET, "/readyz", None).await.0 == StatusCode::OK {
+        assert!(began.elapsed() < 2 * SOON, "{}", guarded.cluster.node(follower).said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for (token, expected) in [(None, 401), (Some(&*root), 503)] {
+        for method in [Method::GET, Method::DELETE] {
+            let status = ask(method.clone(), true, token).await;
+            assert_eq!(status, expected, "without a leader: {method} with {token:?}");
+        }
+    }
+    let windows = began.elapsed().as_secs() as usize / 10 + 1;
+    let said = guarded.cluster.node(follower).said();
+    let is_of_unknown = |line: &&str| line.contains("tenure::audit") && line.contains(" principal=\"-\"");
+    let lines = said.lines().filter(is_of_unknown).count();
     assert!((20..=20 * windows).contains(&lines), "{lines} lines in {windows} windows of 10 s");
 }
 

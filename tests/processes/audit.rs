@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use crate::auth::{Guarded, run_with};
 use crate::calm;
@@ -14,7 +15,11 @@ use crate::plain_http;
 use crate::process::{Process, tenure};
 use crate::steady::strict;
 
-strict!(audit_log_has_each_change_and_refusal, secrets_are_in_no_log);
+strict!(
+    audit_log_has_each_change_and_refusal,
+    grant_after_a_revoke_names_the_principal_of_its_claim,
+    secrets_are_in_no_log,
+);
 
 /// A line of the audit log: principal, action, subject and outcome.
 type Line = [String; 4];
@@ -126,8 +131,48 @@ async fn audit_log_has_each_change_and_refusal() {
     assert!(all.iter().any(|found| found[0] == "root" && found[1] == "change access" && found[3] == "ok"), "{all:#?}");
 }
 
+/// The token of a claim is revoked while it waits.
+async fn grant_after_a_revoke_names_the_principal_of_its_claim() {
+    let guarded = Guarded::start("").await;
+    let holder = guarded.principal("holder", "--hold jobs/").await;
+    guarded.principal("worker", "--hold jobs/").await;
+    let created = guarded.admin("auth token create worker -o json").await;
+    let created: Value = serde_json::from_str(&created).expect("JSON");
+    let token = created["token"].as_str().expect("the secret");
+    guarded.caught_up().await;
+    let held = guarded.run(&holder, "lease acquire jobs/a --holder h --ttl 60s").await.stdout;
+    let waits = wait_in_queue(&guarded, "jobs/a", token).await;
+    guarded.admin(&format!("auth token revoke {}", created["id"].as_str().expect("an id"))).await;
+    guarded.caught_up().await;
+    let release = format!("lease release jobs/a --holder h --token {}", held.trim_end());
+    assert_eq!(guarded.run(&holder, &release).await.code, Some(0));
+    let granted = waits.await.expect("no panic").expect("an answer");
+    assert_eq!(granted.status(), StatusCode::OK, "a claim in a queue keeps its place");
+    let is_grant = |found: &Line| found[1] == "acquire" && found[3] == "ok" && found[0] != "holder";
+    let began = Instant::now();
+    let grant = loop {
+        if let Some(grant) = audit_log(&guarded.cluster.nodes[&1].said()).into_iter().find(is_grant) {
+            break grant;
+        }
+        assert!(began.elapsed() < SOON, "no line: {}", guarded.cluster.nodes[&1].said());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(grant, line("worker", "acquire", "jobs/a", "ok"));
+}
+
 /// Waits for a lease as a client that leaves before the answer, and waits until a node has noticed it.
 async fn leave_queue(guarded: &Guarded, lease: &str, token: &str) {
+    wait_in_queue(guarded, lease, token).await.abort();
+    let began = Instant::now();
+    let is_listed = || audit_log(&guarded.cluster.nodes[&1].said()).iter().any(|line| line[3] == "outcome_unknown");
+    while !is_listed() {
+        assert!(began.elapsed() < SOON, "node 1 lists no unanswered request");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits for a lease at node 1 in the background. Returns when the queue has the claim.
+async fn wait_in_queue(guarded: &Guarded, lease: &str, token: &str) -> JoinHandle<reqwest::Result<reqwest::Response>> {
     let url = format!("{}/v1/leases/{}/acquire", guarded.url(1), lease.replace('/', "%2F"));
     let body = r#"{"holder":"left","ttl_ms":60000,"wait_ms":60000}"#;
     let request =
@@ -139,13 +184,7 @@ async fn leave_queue(guarded: &Guarded, lease: &str, token: &str) {
         assert!(began.elapsed() < SOON && !waits.is_finished(), "the claim does not wait");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    waits.abort();
-    let began = Instant::now();
-    let is_listed = || audit_log(&guarded.cluster.nodes[&1].said()).iter().any(|line| line[3] == "outcome_unknown");
-    while !is_listed() {
-        assert!(began.elapsed() < SOON, "node 1 lists no unanswered request");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    waits
 }
 
 /// The command lines of all processes of this machine.

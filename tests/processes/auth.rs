@@ -59,7 +59,7 @@ impl Guarded {
     }
 
     /// A node that does not lead.
-    async fn follower(&self) -> u64 {
+    pub async fn follower(&self) -> u64 {
         let (began, remote) = (Instant::now(), self.remote(&self.root, 1));
         loop {
             if let Some(leader) = remote.cluster().await.ok().and_then(|status| status.leader) {
@@ -355,7 +355,14 @@ async fn administrator_cannot_lock_itself_out() {
     done(&guarded.cluster, Some(&second), &format!("auth token revoke {id}")).await;
     guarded.run(&guarded.root, "auth status").await.refused("unauthenticated");
     run_with(&guarded.cluster, Some(&second), "auth token revoke 0123456789abcdef").await.refused("not_found");
-    assert_eq!(run_with(&guarded.cluster, Some(&second), "auth token revoke x").await.code, Some(2));
+    // The text of an id leads to no other route.
+    done(&guarded.cluster, Some(&second), "auth principal set ci").await;
+    for id in ["x", "../principals/ci", "%2e%2e/principals/ci", ".."] {
+        let revoked = run_with(&guarded.cluster, Some(&second), &format!("auth token revoke {id}")).await;
+        assert_eq!(revoked.code, Some(2), "{id}: {revoked:?}");
+    }
+    let status = done(&guarded.cluster, Some(&second), "auth status").await;
+    assert!(status.contains("principal ci:"), "{status}");
 }
 
 async fn lost_administrator_is_replaced_at_a_node() {

@@ -122,6 +122,11 @@ async fn commands_acquire_renew_show_and_release_a_lease() {
         (&held["holder"], &held["token"], &held["metadata"]["host"]),
         (&"a".into(), &token.clone().into(), &"x".into())
     );
+    for holder in ["a", "b"] {
+        let shared = run(&cluster, &format!("lease acquire pool --holder {holder} --ttl 60s --limit 2")).await;
+        assert_eq!(shared.code, Some(0), "{holder}: {shared:?}");
+    }
+    run(&cluster, "lease acquire pool --holder c --ttl 60s --limit 2").await.refused("held");
     run(&cluster, "lease acquire jobs --holder b --ttl 60s").await.refused("held");
     run(&cluster, "lease acquire jobs --holder b --ttl 60s --wait 100ms").await.refused("wait_timeout");
     let renewed = json(&cluster, &format!("lease renew jobs --holder a --token {token} --ttl 90s")).await;

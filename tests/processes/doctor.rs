@@ -21,6 +21,7 @@ strict!(
     invalid_files_are_problems,
     access_control_leaves_unknown_results,
     small_disk_is_a_problem,
+    problem_exits_with_9_although_its_reader_has_ended,
 );
 
 /// The nodes accept few clients, so that any limit of open files is high enough.
@@ -201,6 +202,19 @@ async fn expiry_metric(cluster: &Cluster, id: u64) -> i64 {
     let sample = format!("tenure_tls_certificate_expiry_timestamp_seconds{{node=\"{id}\"}} ");
     let value = text.lines().find_map(|line| line.strip_prefix(&sample));
     value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no integer after {sample:?}: {text}"))
+}
+
+/// As in `tenure doctor | head -1`.
+async fn problem_exits_with_9_although_its_reader_has_ended() {
+    for format in ["table", "json"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = tenure();
+        command.args(["doctor", "--endpoints", NOWHERE, "-o", format]).stdout(writer);
+        command.env_remove("TENURE_CONFIG").env_remove("TENURE_NODE");
+        let ended = command.output().expect("the command runs");
+        assert_eq!(ended.status.code(), Some(PROBLEM), "{format}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
 }
 
 async fn certificates_are_checked_at_each_address() {

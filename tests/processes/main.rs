@@ -47,6 +47,7 @@ mod formats;
 mod hangups;
 mod holders;
 mod idle_clients;
+mod json_errors;
 mod members;
 mod metrics;
 mod open_files;

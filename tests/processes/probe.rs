@@ -3,15 +3,20 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::commands::CommandOutput;
-use crate::process::tenure;
+use crate::process::{Process, tenure};
 use crate::steady::strict;
 use crate::tls::{SETTINGS, make_certificates, replace_certificate};
 
-strict!(probe_tells_a_live_node_from_a_ready_one, probe_of_a_live_node_succeeds_although_no_message_can_be_written);
+strict!(
+    probe_tells_a_live_node_from_a_ready_one,
+    probe_of_a_live_node_succeeds_although_no_message_can_be_written,
+    node_that_gives_no_answer_is_not_alive,
+);
 
 /// Runs a probe of a node, as a supervisor does.
 fn probe(cluster: &Cluster, check: &str, node: &str) -> CommandOutput {
@@ -85,14 +90,35 @@ async fn probe_tells_a_live_node_from_a_ready_one() {
     assert_eq!(expired.code, Some(4), "{expired:?}");
 }
 
+/// Writes the configuration of one node with this port for clients.
+fn config_of_node_at(port: u16, folder: &Path) -> PathBuf {
+    let config = folder.join("cluster.toml");
+    let node = format!("[[node]]\nid = 1\nhttp = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:1\"\ndata = \"1\"\n");
+    std::fs::write(&config, format!("cluster = \"a\"\n{node}")).expect("writable");
+    config
+}
+
+/// The kernel accepts the connections of a process that is stopped or hangs.
+async fn node_that_gives_no_answer_is_not_alive() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let config = config_of_node_at(listener.local_addr().expect("it is bound").port(), folder.path());
+    for check in ["live", "ready"] {
+        let mut command = tenure();
+        command.args(["probe", check, "--node", "1", "--timeout", "500ms", "--config"]).arg(&config);
+        let mut probe = Process::start(check, command, folder.path());
+        let status = probe.exit(SOON).await;
+        assert_eq!(status.code(), Some(4), "{check}: {}", probe.said());
+        assert!(probe.said().contains("did not answer within"), "{check}: {}", probe.said());
+    }
+}
+
 /// Standard error is a file on a full disk. The node ends the connection without an answer, or is too busy.
 async fn probe_of_a_live_node_succeeds_although_no_message_can_be_written() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     let folder = tempfile::TempDir::new().expect("a folder");
-    let config = folder.path().join("cluster.toml");
-    let node = format!("[[node]]\nid = 1\nhttp = \"127.0.0.1:{port}\"\npeer = \"127.0.0.1:1\"\ndata = \"1\"\n");
-    std::fs::write(&config, format!("cluster = \"a\"\n{node}")).expect("writable");
+    let config = config_of_node_at(port, folder.path());
     for response in ["", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"] {
         let listener = listener.try_clone().expect("an open listener");
         let answering = std::thread::spawn(move || {

@@ -1,9 +1,10 @@
 //! The loss of all disks: a new cluster from a backup.
 
 use std::fs;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::calm;
@@ -20,6 +21,7 @@ strict!(
     survivor_of_a_lost_majority_gives_the_backup,
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
+    save_that_a_signal_ends_leaves_no_file,
     each_node_redirects_or_serves_the_snapshot,
     scheduled_backup_leaves_space_for_the_node,
     scheduled_backup_counts_no_blocks_of_root,
@@ -116,7 +118,7 @@ async fn survivor_of_a_lost_majority_gives_the_backup() {
         cluster.kill(id);
         fs::remove_dir_all(cluster.data(id)).expect("no process uses it");
     }
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while cluster.ask(survivor, "/v1/cluster").await.is_none_or(|status| status["quorum"] != false) {
         assert!(began.elapsed() < SOON, "node {survivor} still reaches a majority");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -210,12 +212,40 @@ async fn interrupted_save_leaves_no_file() {
     }
     let (code, _, said) = run(&cluster, &["snapshot", "save", "a.backup", "--timeout", "500ms"]).await;
     assert_eq!(code, Some(4), "{said}");
-    let left: Vec<String> = fs::read_dir(cluster.folder())
+    let left = backups_in(cluster.folder());
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The names of complete and incomplete backups.
+fn backups_in(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder)
         .expect("listed")
         .map(|item| item.expect("listed").file_name().to_string_lossy().into_owned())
         .filter(|name| name.contains("backup"))
-        .collect();
-    assert!(left.is_empty(), "{left:?}");
+        .collect()
+}
+
+/// As with `timeout 60 tenure snapshot save`, when a node is too slow.
+async fn save_that_a_signal_ends_leaves_no_file() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    // The kernel accepts the connection, and no answer comes.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = silent.local_addr().expect("it is bound").to_string();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut command = tenure();
+        command.args(["snapshot", "save", "a.backup", "--timeout", "60s", "--endpoints", &endpoint]);
+        command.current_dir(folder.path());
+        let mut save = Process::start("save", command, folder.path());
+        let began = Instant::now();
+        while backups_in(folder.path()).is_empty() {
+            assert!(save.is_running() && began.elapsed() < SOON, "{}", save.said());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        save.signal(signal);
+        assert!(!save.exit(SOON).await.success(), "{signal:?}");
+        let left = backups_in(folder.path());
+        assert!(left.is_empty(), "{signal:?}: {left:?}");
+    }
 }
 
 async fn each_node_redirects_or_serves_the_snapshot() {

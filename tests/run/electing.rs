@@ -19,6 +19,8 @@ steady!(
     hup_before_a_loss_keeps_the_candidate_and_int_ends_it,
     term_before_a_loss_ends_the_candidate,
     signal_after_a_revocation_ends_the_leader,
+    leader_that_cannot_release_its_lease_has_not_resigned,
+    usage_error_of_a_candidate_exits_with_125,
 );
 
 fn elect(world: &World, holder: &str, options: &str, script: Option<&str>) -> Process {
@@ -102,6 +104,33 @@ async fn signal_after_a_revocation_ends_the_leader() {
         leader.signal(signal);
         assert_eq!(code(&mut leader).await, 0, "{signal:?}: {}", leader.said());
         assert!(leader.printed().contains(r#""event":"lost""#), "{}", leader.printed());
+    }
+}
+
+/// The cluster counts the lease as held until it expires.
+async fn leader_that_cannot_release_its_lease_has_not_resigned() {
+    for script in [None, Some("mark up marks; exec sleep 60")] {
+        let world = World::start().await;
+        let mut leader = elect(&world, "leader", "--timeout 2s", script);
+        match script {
+            Some(_) => world.wait_for_mark("marks", "up").await,
+            None => wait_for_output(&leader, r#""event":"elected""#).await,
+        }
+        world.link.cut();
+        leader.signal(Signal::TERM);
+        code(&mut leader).await;
+        let output = leader.printed() + &leader.said();
+        assert!(output.contains("so it expires"), "{output}");
+        assert!(!output.contains("resigned"), "{output}");
+    }
+}
+
+/// The command of a leader can exit with 2.
+async fn usage_error_of_a_candidate_exits_with_125() {
+    let world = World::start().await;
+    for invalid in ["--no", "--observe --once", "--grace 5s"] {
+        let mut candidate = elect(&world, "candidate", invalid, None);
+        assert_eq!(code(&mut candidate).await, 125, "{invalid}: {}", candidate.said());
     }
 }
 

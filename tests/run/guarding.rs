@@ -13,6 +13,7 @@ steady!(
     briefly_stopped_run_keeps_the_lease,
     killed_run_ends_the_command,
     killed_run_ends_the_command_of_an_infinite_lease,
+    killed_run_with_on_lost_kill_ends_the_command,
     killed_guardian_ends_the_command_and_releases_the_lease,
     run_kills_the_command_of_a_stopped_guardian,
     killed_run_and_guardian_end_the_command,
@@ -71,8 +72,16 @@ async fn killed_run_ends_the_command() {
 
 /// An infinite lease has no deadline, so the guardian counts only the grace.
 async fn killed_run_ends_the_command_of_an_infinite_lease() {
+    command_ends_after_its_killed_run("--grace 300ms").await;
+}
+
+async fn killed_run_with_on_lost_kill_ends_the_command() {
+    command_ends_after_its_killed_run("--on-lost kill").await;
+}
+
+async fn command_ends_after_its_killed_run(options: &str) {
     let world = World::start().await;
-    let mut run = world.run("job --ttl infinite --grace 300ms", IGNORES_TERM);
+    let mut run = world.run(&format!("job --ttl infinite {options}"), IGNORES_TERM);
     world.wait_for_mark("marks", "tick").await;
     run.kill();
     let (killed, began) = (wall(), Instant::now());

@@ -1,8 +1,9 @@
 //! The command ends before the next holder has the lease. A revoke or a handover is the exception: the command ends soon
 //! after it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::cluster::SOON;
 use crate::process::Process;
 use crate::steady::steady;
 use crate::world::{Mark, World, code, wall};
@@ -12,6 +13,7 @@ steady!(
     on_lost_kill_kills_at_the_deadline,
     revoke_and_handover_end_the_command,
     revoked_command_is_killed_after_its_grace,
+    revoked_command_of_on_lost_kill_is_killed_at_once,
     lock_delay_follows_a_revoke,
 );
 
@@ -122,6 +124,24 @@ async fn revoked_command_is_killed_after_its_grace() {
     let noticed = term.saturating_sub(revoked);
     assert!(noticed < Duration::from_millis(2_500), "{noticed:?}");
     assert!(last - term < Duration::from_secs(1), "{:?}", last - term);
+}
+
+/// Without TERM there is no grace. The deadline is at least 7 s later.
+async fn revoked_command_of_on_lost_kill_is_killed_at_once() {
+    let world = World::start().await;
+    let mut run = world.run("polite --ttl 12s --on-lost kill", TRAPS_TERM);
+    world.wait_for_mark("polite", "tick").await;
+    assert_eq!(world.tenure("lease revoke polite").await, 0);
+    let began = Instant::now();
+    while !run.said().contains("stopping the command") {
+        assert!(began.elapsed() < SOON, "{}", run.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let noticed = wall();
+    assert_eq!(code(&mut run).await, 123, "{}", run.said());
+    let over = world.last_mark("polite").saturating_sub(noticed);
+    assert!(over < Duration::from_secs(2), "it ran for {over:?} after the loss");
+    assert!(world.marks("polite").iter().all(|mark| mark.word == "tick"), "{:?}", world.marks("polite"));
 }
 
 async fn lock_delay_follows_a_revoke() {

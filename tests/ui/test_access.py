@@ -26,7 +26,7 @@ class Guarded(cluster.Cluster):
         for principal, role in (("root", "admin"), ("reader", "reader"), ("team", "team")):
             self.call("PUT", f"/v1/access/principals/{principal}", {"roles": [role]})
         root = self.create_token("root")["token"]
-        cluster.request(self.url, "POST", "/v1/access/enable", {}, root)
+        cluster.request(self.url, "POST", "/v1/access/enable", token=root)
         self.root = root
         for name in ("team/a", "other/b"):
             cluster.acquire(self.url, name, "worker-1", token=root)
@@ -35,7 +35,7 @@ class Guarded(cluster.Cluster):
         return cluster.request(self.url, method, path, body, self.root)
 
     def create_token(self, principal, query=""):
-        return self.call("POST", f"/v1/access/principals/{principal}/tokens{query}", {})
+        return self.call("POST", f"/v1/access/principals/{principal}/tokens{query}")
 
 
 class ThreeGuarded(cluster.Cluster):
@@ -54,9 +54,9 @@ class ThreeGuarded(cluster.Cluster):
             self.call("PUT", f"/v1/access/roles/{role}", {"permissions": permissions})
         for principal, role in (("root", "admin"), ("holder", "holder"), ("operator", "operator")):
             self.call("PUT", f"/v1/access/principals/{principal}", {"roles": [role]})
-            created = self.call("POST", f"/v1/access/principals/{principal}/tokens", {})
+            created = self.call("POST", f"/v1/access/principals/{principal}/tokens")
             self.tokens[principal] = created["token"]
-        cluster.request(self.url, "POST", "/v1/access/enable", {}, self.tokens["root"])
+        cluster.request(self.url, "POST", "/v1/access/enable", token=self.tokens["root"])
 
     def call(self, method, path, body=None, principal=None):
         return cluster.request(self.url, method, path, body, self.tokens.get(principal))

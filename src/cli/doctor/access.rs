@@ -101,3 +101,37 @@ impl ClientAccess {
 fn unusable(facts: &str, advice: &str) -> Finding {
     Finding::problem("credentials", facts, advice)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        credentials: CredentialArguments,
+    }
+
+    /// The file of a cluster is also on machines without a node.
+    #[test]
+    fn options_of_a_client_override_the_files_of_a_node() {
+        let text = "cluster = \"a\"\n\
+                    [[node]]\nid = 1\nhttp = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\ndata = \"1\"\n\
+                    [tls]\nca = \"ca.pem\"\ncert = \"node-{node}.pem\"\nkey = \"node-{node}.key\"\n";
+        let config = Config::parse(text, Path::new("/etc/tenure")).expect("valid");
+        let chosen = |line: &str| {
+            let words = line.split_whitespace();
+            let CommandLine { credentials } = CommandLine::try_parse_from(words).expect("a command line");
+            let files = ClientFiles::choose(&credentials, Some(&config), Some(1));
+            let (cert, key) = files.own.unzip();
+            [files.ca, cert, key].map(|file| file.expect("a file").display().to_string())
+        };
+        let of_node = ["/etc/tenure/ca.pem", "/etc/tenure/node-1.pem", "/etc/tenure/node-1.key"];
+        assert_eq!(chosen("doctor"), of_node);
+        assert_eq!(chosen("doctor --ca a.pem --cert b.pem --key b.key"), ["a.pem", "b.pem", "b.key"]);
+    }
+}

@@ -13,21 +13,22 @@ use crate::types::{DiskState, MemberState, NodeId, Role};
 /// A node that uses this share of its files soon accepts no connections, as for the alert of deploy/prometheus.
 const FILES_SHARE: f64 = 0.8;
 
-/// The view of a node with a quorum, or else of any node.
-pub fn view(reached: &[Reached]) -> Option<&Cluster> {
-    let views = || reached.iter().filter_map(Reached::cluster);
-    let own = views().find(|view| view.quorum && view.leader == Some(view.node));
-    own.or_else(|| views().find(|view| view.quorum)).or_else(|| views().next())
+/// The view of a node of the configured cluster, best of a leader, else of a node with a quorum. Without one, any view.
+pub fn view<'r>(reached: &'r [Reached], config: Option<&Config>) -> Option<&'r Cluster> {
+    let is_other = |view: &Cluster| config.is_some_and(|config| config.cluster != view.cluster_id);
+    let leads = |view: &Cluster| view.quorum && view.leader == Some(view.node);
+    reached.iter().filter_map(Reached::cluster).min_by_key(|view| (is_other(view), !leads(view), !view.quorum))
 }
 
 /// All findings about the cluster.
 pub fn judge(reached: &[Reached], config: Option<&Config>) -> Vec<Finding> {
     let asked: Vec<&Reached> = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Http).collect();
-    let view = view(reached);
-    let mut findings: Vec<Finding> = asked.iter().map(|reached| address(reached)).collect();
+    let view = view(reached, config);
+    let cluster = config.map(|config| &*config.cluster).or_else(|| view.map(|view| &*view.cluster_id));
+    let mut findings: Vec<Finding> = asked.iter().map(|reached| address(reached, cluster)).collect();
     let peers = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Peer);
-    findings.extend(peers.map(address));
-    findings.push(quorum(&asked));
+    findings.extend(peers.map(|reached| address(reached, cluster)));
+    findings.push(quorum(&asked, cluster));
     if let Some(view) = view {
         findings.extend(view.members.iter().map(member));
         findings.extend(config.map(|config| same_cluster(config, view)));
@@ -63,8 +64,8 @@ fn label(reached: &Reached) -> String {
     id(reached).map_or_else(|| reached.target.address.clone(), |id| format!("node {id}"))
 }
 
-/// Whether an address is reachable, and the expected node answers there.
-fn address(reached: &Reached) -> Finding {
+/// Whether an address is reachable, and the expected node of this cluster answers there.
+fn address(reached: &Reached, cluster: Option<&str>) -> Finding {
     let address = &reached.target.address;
     let name = format!("address.{}", reached.target.subject());
     let elapsed = match &reached.connected {
@@ -80,6 +81,12 @@ fn address(reached: &Reached) -> Finding {
     let facts = format!("connected to {address} in {elapsed:.1} ms");
     let answer = reached.answers.as_ref().map(|answers| &answers.cluster);
     match (answer, reached.target.node) {
+        (Some(Ok(view)), _) if !is_of(view, cluster) => {
+            let expected = cluster.unwrap_or_default();
+            let facts = format!("{facts}; a node of cluster {} answers, expected cluster {expected}", view.cluster_id);
+            let advice = "correct the address: the endpoint, or `tenure member update` and the file";
+            Finding::problem(name, facts, advice)
+        }
         (Some(Ok(view)), Some(expected)) if view.node != expected => {
             let facts = format!("{facts}; node {} answers, expected node {expected}", view.node);
             let advice = format!("correct the address of node {expected}: `tenure member update`, and the file");
@@ -95,10 +102,16 @@ fn address(reached: &Reached) -> Finding {
     }
 }
 
-/// Whether a majority works, as all nodes that answer see it.
-fn quorum(asked: &[&Reached]) -> Finding {
+/// Whether the view is of this cluster. All views are if its name is unknown.
+fn is_of(view: &Cluster, cluster: Option<&str>) -> bool {
+    cluster.is_none_or(|cluster| view.cluster_id == cluster)
+}
+
+/// Whether a majority works, as all nodes of this cluster that answer see it.
+fn quorum(asked: &[&Reached], cluster: Option<&str>) -> Finding {
     let name = "quorum";
-    let views: Vec<&Cluster> = asked.iter().filter_map(|reached| reached.cluster()).collect();
+    let views = asked.iter().filter_map(|reached| reached.cluster());
+    let views: Vec<&Cluster> = views.filter(|view| is_of(view, cluster)).collect();
     let ids = |has_quorum: bool| {
         // Two addresses can belong to one node.
         let ids: BTreeSet<NodeId> =

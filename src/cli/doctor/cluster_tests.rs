@@ -62,11 +62,15 @@ fn status(findings: &[Finding], name: &str) -> Status {
 }
 
 fn config() -> Config {
+    config_with("")
+}
+
+fn config_with(settings: &str) -> Config {
     let node = |id| {
         format!("[[node]]\nid = {id}\nhttp = \"127.0.0.1:710{id}\"\npeer = \"127.0.0.1:720{id}\"\ndata = \"{id}\"\n")
     };
     let nodes: String = (1..=3).map(node).collect();
-    Config::parse(&format!("cluster = \"a\"\n{nodes}"), Path::new("")).expect("valid")
+    Config::parse(&format!("cluster = \"a\"\n{nodes}{settings}"), Path::new("")).expect("valid")
 }
 
 #[test]
@@ -117,6 +121,30 @@ fn address_must_belong_to_its_node() {
     assert_eq!(answer(Err(NoAnswer::Denied("no".to_owned()))), Status::Ok, "it is reachable");
 }
 
+/// All clusters have nodes with the ids 1, 2 and 3.
+#[test]
+fn address_must_belong_to_a_node_of_the_cluster() {
+    let with_other = |place: usize| {
+        let mut nodes = healthy();
+        let node = nodes[place].target.node.expect("it is given");
+        let other = Cluster { cluster_id: "b".to_owned(), term: 99, ..view(node, true) };
+        nodes[place].answers.as_mut().expect("it answers").cluster = Ok(other);
+        nodes
+    };
+    let file = config();
+    for config in [None, Some(&file)] {
+        let findings = judge(&with_other(2), config);
+        assert_eq!(status(&findings, "address.3.http"), Status::Problem, "{findings:?}");
+        assert_eq!(status(&findings, "address.2.http"), Status::Ok, "{findings:?}");
+        let quorum = findings.iter().find(|finding| finding.name == "quorum").expect("it is checked");
+        assert_eq!(quorum.facts, "node 1 leads in term 3, as seen by node 1, 2");
+    }
+    // The file names the cluster, and not the first node that answers.
+    let findings = judge(&with_other(0), Some(&file));
+    assert_eq!(status(&findings, "address.1.http"), Status::Problem, "{findings:?}");
+    assert_eq!(status(&findings, "configuration.members"), Status::Ok, "{findings:?}");
+}
+
 #[test]
 fn members_are_judged_by_role_and_state() {
     let judged = |role, state| {
@@ -162,6 +190,16 @@ fn versions_and_formats_must_be_equal() {
     assert_eq!(judged(own, 1), Status::Ok);
     assert_eq!(judged("9.9.9", 1), Status::Warning);
     assert_eq!(judged(own, 2), Status::Warning);
+}
+
+#[test]
+fn clock_rates_differ_by_at_most_the_drift_of_the_file() {
+    let mut nodes = healthy();
+    nodes[1].answers.as_mut().expect("it answers").clock = Ok(Measured { rate: 0.003, ..Measured::default() });
+    let judged = |config: Option<&Config>| status(&judge(&nodes, config), "clock.rate");
+    assert_eq!(judged(Some(&config_with("[raft]\ndrift_permille = 2\n"))), Status::Problem);
+    assert_eq!(judged(Some(&config())), Status::Ok, "the default is 10");
+    assert_eq!(judged(None), Status::Ok);
 }
 
 #[test]

@@ -69,11 +69,11 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> Result<(), Failure> {
     let arguments = Arc::new(arguments);
     let findings = examine(arguments.clone()).await;
-    match arguments.output {
-        Format::Json => output::json(&findings)?,
-        Format::Table => output::print(&finding::render(&findings))?,
-    }
-    finding::problems(&findings).map_or(Ok(()), |problems| Err(Failure::Unhealthy(problems)))
+    let printed = match arguments.output {
+        Format::Json => output::json(&findings),
+        Format::Table => output::print(&finding::render(&findings)),
+    };
+    finding::problems(&findings).map_or(printed, |problems| Err(Failure::Unhealthy(problems)))
 }
 
 async fn examine(arguments: Arc<Arguments>) -> Vec<Finding> {
@@ -96,7 +96,7 @@ async fn examine(arguments: Arc<Arguments>) -> Vec<Finding> {
     let (here, reached) = tokio::join!(here, reach_cluster(&arguments, config.as_deref(), &access));
     findings.extend(here.unwrap_or_else(|late| vec![late]));
     let name = config.as_deref().map(|config| &*config.cluster);
-    let name = name.or_else(|| cluster::view(&reached).map(|view| &*view.cluster_id));
+    let name = name.or_else(|| cluster::view(&reached, None).map(|view| &*view.cluster_id));
     let now = certificate::now();
     findings.extend(cluster::judge(&reached, config.as_deref()));
     findings.extend(reached.iter().filter_map(|reached| certificate::at_address(reached, name, now)));
@@ -122,7 +122,7 @@ async fn blocking<T: Send + 'static>(
 /// Checks the addresses of the file and of the command line, then those of members that neither has.
 async fn reach_cluster(arguments: &Arguments, config: Option<&Config>, access: &ClientAccess) -> Vec<Reached> {
     let mut reached = reach_all(targets(arguments, config), access, arguments.timeout).await;
-    let Some(view) = cluster::view(&reached).cloned() else { return reached };
+    let Some(view) = cluster::view(&reached, config).cloned() else { return reached };
     let tls = reached.iter().any(|reached| reached.target.tls);
     let mut others = Vec::new();
     for member in &view.members {

@@ -293,6 +293,13 @@ mod tests {
         assert_eq!(ProbeTarget { node: None, ..target }.subject(), "[::1]:7203");
     }
 
+    /// A program can mount the routes of its node below a path.
+    #[test]
+    fn node_below_a_path_is_asked_there() {
+        let target = ProbeTarget::new(3, ListenerKind::Http, "a:80", false);
+        assert_eq!(ProbeTarget { path: "/tenure/".to_owned(), ..target }.url(), "http://a:80/tenure/");
+    }
+
     #[test]
     fn refused_clients_are_denied_and_not_failed() {
         let refused = |code| NoAnswer::from(CallError::Refused(Box::new(crate::api::Problem::new(code, "why"))));

@@ -135,16 +135,19 @@ impl Participant {
                 }
             };
             printer.elected(leadership.token())?;
-            let (end, is_asked) = match self.plan.command.is_empty() {
+            let (end, is_released, is_asked) = match self.plan.command.is_empty() {
                 true => self.lead_until_signal(&leadership).await,
                 false => {
                     let (plan, token) = (&self.plan, leadership.token());
-                    (session::run_command(plan, &self.lease, token, &mut self.forwarded).await, false)
+                    let (end, is_released) = session::run_command(plan, &self.lease, token, &mut self.forwarded).await;
+                    (end, is_released, false)
                 }
             };
             match end {
                 End::Lost => printer.lost(leadership.token(), self.lease.state())?,
-                End::Exited(_) => printer.resigned(leadership.token())?,
+                End::Exited(_) if is_released => printer.resigned(leadership.token())?,
+                // The cluster counts the lease as held until it expires.
+                End::Exited(_) => {}
             }
             if is_asked {
                 return Ok(0);
@@ -156,20 +159,19 @@ impl Participant {
         }
     }
 
-    /// Leads until a signal or until the leadership is lost. Returns whether a signal came, after which the leadership can
-    /// still turn out to be lost.
-    async fn lead_until_signal(&mut self, leadership: &Leadership) -> (End, bool) {
+    /// Leads until a signal or until the leadership is lost. Returns whether the lease is released, and whether a signal
+    /// came, after which the leadership can still turn out to be lost.
+    async fn lead_until_signal(&mut self, leadership: &Leadership) -> (End, bool, bool) {
         if leadership.while_leading(self.forwarded.end_requested()).await.is_err() {
-            return (End::Lost, false);
+            return (End::Lost, false, false);
         }
-        let end = match leadership.resign_now().await {
-            Ok(true) => End::Exited(0),
-            Ok(false) => End::Lost,
+        match leadership.resign_now().await {
+            Ok(true) => (End::Exited(0), true, true),
+            Ok(false) => (End::Lost, false, true),
             Err(error) => {
                 message!("tenure: {}: the lease is not released, so it expires: {error}", self.plan.name);
-                End::Exited(0)
+                (End::Exited(0), false, true)
             }
-        };
-        (end, true)
+        }
     }
 }

@@ -60,7 +60,7 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
         }
     };
     match acquired {
-        Ok(token) => run_command(plan, lease, token, forwarded).await.code(),
+        Ok(token) => run_command(plan, lease, token, forwarded).await.0.code(),
         Err(error) => {
             message!("tenure: {}: the lease is not acquired: {error}", plan.name);
             code_of(&error)
@@ -68,8 +68,13 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
     }
 }
 
-/// Runs the command while the lease is held, and then releases the lease.
-pub async fn run_command(plan: &Plan, lease: &Lease, token: FencingToken, forwarded: &mut ForwardedSignals) -> End {
+/// Runs the command while the lease is held, and then releases the lease. Returns whether the release has succeeded.
+pub async fn run_command(
+    plan: &Plan,
+    lease: &Lease,
+    token: FencingToken,
+    forwarded: &mut ForwardedSignals,
+) -> (End, bool) {
     let end = match Supervisor::begin(plan, lease, token).await {
         Ok(supervisor) => supervisor.watch(forwarded).await,
         Err(error) => {
@@ -77,8 +82,8 @@ pub async fn run_command(plan: &Plan, lease: &Lease, token: FencingToken, forwar
             End::Exited(codes::FAILED)
         }
     };
-    release(plan, lease, end).await;
-    end
+    let is_released = release(plan, lease, end).await;
+    (end, is_released)
 }
 
 /// The end of a command. The command can exit with any code, including [`codes::LOST`].
@@ -99,7 +104,7 @@ impl End {
     }
 }
 
-async fn release(plan: &Plan, lease: &Lease, end: End) {
+async fn release(plan: &Plan, lease: &Lease, end: End) -> bool {
     let within = match end {
         End::Lost => {
             lease.remaining().unwrap_or_default().clamp(MIN_RELEASE_TIMEOUT, plan.timeout.max(MIN_RELEASE_TIMEOUT))
@@ -107,10 +112,11 @@ async fn release(plan: &Plan, lease: &Lease, end: End) {
         End::Exited(_) => plan.timeout,
     };
     match tokio::time::timeout(within, lease.release()).await {
-        Ok(Ok(_)) => {}
+        Ok(Ok(_)) => return true,
         Ok(Err(error)) => message!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
         Err(_) => message!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
     }
+    false
 }
 
 /// The exit code for a failed claim.

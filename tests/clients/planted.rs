@@ -34,8 +34,9 @@ struct Planted {
 const WORKS_LATE: &str = "broken promise: holder_stops_first";
 const RENEWS_LATE: &str = "are not in 3s..6s";
 const IS_LEFT_HELD: &str = "no transition of";
+const TRUSTS_OTHERS: &str = "certificate of another host";
 
-const BUGS: [Planted; 21] = [
+const BUGS: [Planted; 23] = [
     Planted {
         language: "Python",
         bug: "it ignores the drift",
@@ -137,6 +138,15 @@ const BUGS: [Planted; 21] = [
         found: "broken promise: unknown_is_said",
     },
     Planted {
+        language: "Python",
+        bug: "a certificate of another host is accepted",
+        file: "src/tenure/_transport.py",
+        before: "    context = ssl.create_default_context(cafile=ca)\n",
+        after: "    context = ssl.create_default_context(cafile=ca)\n    context.check_hostname = False\n",
+        case: "tls_and_access_token",
+        found: TRUSTS_OTHERS,
+    },
+    Planted {
         language: "Python-sync",
         bug: "a lost lease counts as held in threads",
         file: "src/tenure/sync.py",
@@ -162,6 +172,15 @@ const BUGS: [Planted; 21] = [
         after: "{}",
         case: "tls_and_access_token",
         found: "\"unauthenticated\"",
+    },
+    Planted {
+        language: "TypeScript",
+        bug: "a certificate of another host is accepted",
+        file: "dist/transport.js",
+        before: "...pem(tls) }",
+        after: "...pem(tls), checkServerIdentity: () => undefined }",
+        case: "tls_and_access_token",
+        found: TRUSTS_OTHERS,
     },
     Planted {
         language: "TypeScript",

@@ -37,6 +37,8 @@ class Answer:
 
     body: Any = field(default_factory=dict)
     status: int | None = 200
+    kind: str | None = None
+    """The content type. Default: that of a node."""
 
 
 CLOSE = Answer(status=None)
@@ -105,7 +107,9 @@ class ScriptedServer:
                 if answer is None or answer.status is None:
                     return
                 body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-                head = f"HTTP/1.1 {answer.status} Status\r\ncontent-length: {len(body)}\r\n\r\n"
+                is_stream = request.action == "watch" and answer.status == 200
+                kind = answer.kind or ("text/event-stream" if is_stream else "application/json")
+                head = f"HTTP/1.1 {answer.status} Status\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,26 @@ async def test_observer_waits_while_no_node_answers(server: ScriptedServer, cloc
         assert leader is not None
         assert leader.holder == "other"
         await observed.aclose()  # type: ignore[attr-defined]
+
+
+async def test_observer_never_goes_back_to_an_older_leader(server: ScriptedServer, clock: ManualClock) -> None:
+    reads = [Answer({"held": [lease(token=token)] if token else []}) for token in (7, 0, 6, 8)]
+    async with managed(server, clock) as m:
+        server.on("explain", in_turn(*reads))
+        observed = m.manager.election("job", refresh=0.01).observe()
+        leaders = [await asyncio.wait_for(observed.__anext__(), 10) for _ in range(3)]
+        assert [leader and leader.token for leader in leaders] == [7, None, 8]
+        await observed.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("bad", [{"refresh": 0}, {"metadata": {"tenure.x": ""}}])
+async def test_refused_election_replaces_no_options(server: ScriptedServer, clock: ManualClock, bad: dict[str, Any]) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        with pytest.raises(ValueError, match="invalid"):
+            m.manager.election("job", **{"ttl": 9, **bad})
+        await job.acquire()
+        assert server.of("acquire")[0].body["ttl_ms"] == 3000
 
 
 async def test_observer_sees_a_change_of_the_holder_at_once(server: ScriptedServer, clock: ManualClock) -> None:

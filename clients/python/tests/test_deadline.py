@@ -349,3 +349,47 @@ async def test_options_that_change_during_a_claim_do_not_count_for_it(server: Sc
         await m.pass_time(2)
         await m.until(lambda: job.state.kind != "held")
         assert job.state.kind == "at_risk"
+
+
+async def test_deadline_that_passes_in_a_suspend_is_seen_soon(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", granted(ttl_ms=300_000))
+        job = m.manager.handle("job", ttl=300)
+        await job.acquire()
+        while job._hold.check_at < clock.now:
+            # The keeper has not planned its next check.
+            await asyncio.sleep(0)
+        # Timers stop in a suspend, so nothing wakes the keeper.
+        clock.now += 3600
+        await asyncio.wait_for(job.wait_ended(), 5)
+
+
+async def test_renewal_ends_with_a_third_of_the_ttl(server: ScriptedServer, clock: ManualClock) -> None:
+    async def hang(_: Request) -> Answer:
+        await asyncio.Event().wait()
+        return CLOSE
+
+    async with managed(server, clock, operation_timeout=20) as m:
+        server.on("acquire", granted(ttl_ms=600))
+        server.on("renew", hang)
+        job = m.manager.handle("job", ttl=0.6)
+        await job.acquire()
+        clock.now += 0.25
+        await m.until(lambda: job.state.kind == "at_risk", limit=5)
+
+
+async def test_each_subscription_of_one_function_ends_for_itself(server: ScriptedServer, clock: ManualClock) -> None:
+    heard: list[str] = []
+
+    def hear(state: states.HoldState) -> None:
+        heard.append(state.kind)
+
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        remove = job.on_state(hear)
+        job.on_state(hear)
+        remove()
+        remove()
+        await job.acquire()
+        await m.until(lambda: bool(heard))
+        assert heard == ["held"]

@@ -8,7 +8,8 @@ import pytest
 
 from managers import Managed, managed
 from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, standing
-from tenure import LeaseLost, Unavailable, states
+from tenure import LeaseLost, Unavailable, Unknown, states
+from tenure._guard import LONGEST_CHECK
 
 
 async def hang(_: Request) -> Answer:
@@ -98,3 +99,38 @@ async def test_unavailable_hand_over_leaves_the_lease_held(
         with pytest.raises(Unavailable):
             await job.hand_over()
         assert (job.is_held, server.of("release")) == (True, [])
+
+
+async def test_end_of_the_work_during_its_hand_over_is_no_loss(server: ScriptedServer, clock: ManualClock) -> None:
+    is_applied = asyncio.Event()
+
+    async def hand_over(_: Request) -> Answer:
+        await is_applied.wait()
+        return Answer(lease(holder="next", token=TOKEN + 1))
+
+    async with managed(server, clock) as m:
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        server.on("handover", hand_over)
+        handing = asyncio.ensure_future(leadership.hand_over())
+        await server.received("handover")
+        resigning = asyncio.ensure_future(leadership.resign())
+        # The end of the work waits this long for a keeper that is late.
+        await asyncio.sleep(2 * LONGEST_CHECK)
+        assert leadership.lease.state.kind == "held"
+        is_applied.set()
+        assert await handing == "next"
+        await resigning
+        assert leadership.lease.state == states.Released(TOKEN)
+        assert server.of("release") == []
+
+
+async def test_hand_over_without_a_new_holder_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        await job.acquire()
+        answer = lease(token=TOKEN + 1)
+        del answer["holder"]
+        server.on("handover", Answer(answer))
+        with pytest.raises(Unknown):
+            await job.hand_over()
+        assert not job.is_held

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import pickle
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -139,7 +141,9 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
         await client.explain("a/b", "me")
         await client.cluster()
         assert await client.revoke("a/b", "why") == 2
-        assert [lease["name"] async for lease in client.list("a", states=["active", "expired"])] == ["a", "b"]
+        leases = client.list("a", holder="me", states=["active", "expired"])
+        assert [lease["name"] async for lease in leases] == ["a", "b"]
+        assert [lease["name"] async for lease in client.list("a", states="active")] == ["a", "b"]
     assert [f"{request.method} {request.path}" for request in server.requests] == [
         "GET /v1/leases/a%2Fb?consistency=stale",
         "GET /v1/leases/a%2Fb/history?consistency=stale",
@@ -147,8 +151,10 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
         "GET /v1/leases/a%2Fb/explain?holder=me&consistency=stale",
         "GET /v1/cluster",
         "DELETE /v1/leases/a%2Fb?reason=why",
-        "GET /v1/leases?prefix=a&state=active%2Cexpired&limit=1000&consistency=stale",
-        "GET /v1/leases?prefix=a&state=active%2Cexpired&limit=1000&cursor=c&consistency=stale",
+        "GET /v1/leases?prefix=a&holder=me&state=active%2Cexpired&limit=1000&consistency=stale",
+        "GET /v1/leases?prefix=a&holder=me&state=active%2Cexpired&limit=1000&cursor=c&consistency=stale",
+        "GET /v1/leases?prefix=a&state=active&limit=1000&consistency=stale",
+        "GET /v1/leases?prefix=a&state=active&limit=1000&cursor=c&consistency=stale",
     ]
 
 
@@ -171,6 +177,46 @@ async def test_revoke_is_not_repeated_after_a_lost_answer(server: ScriptedServer
         with pytest.raises(Unknown):
             await client.revoke("job")
     assert [request.method for request in server.requests] == ["DELETE"]
+
+
+async def test_revoke_without_a_number_is_unknown(server: ScriptedServer) -> None:
+    server.on("job", Answer({"status": "ok"}))
+    async with Client(server.urls, timeout=1) as client:
+        with pytest.raises(Unknown):
+            await client.revoke("job")
+
+
+async def test_node_that_failed_does_not_get_the_next_request(servers: ScriptedServer) -> None:
+    servers.on("job", CLOSE)
+    servers.on("version", Answer({"version": "1"}))
+    async with Client(servers.urls, timeout=1) as client:
+        with pytest.raises(Unknown):
+            await client.revoke("job")
+        await client.version()
+    assert [(request.action, request.node) for request in servers.requests] == [("job", 0), ("version", 1)]
+
+
+async def test_host_that_accepts_no_connection_makes_it_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenure._transport.CONNECT_TIMEOUT", 0.1)
+    with contextlib.ExitStack() as sockets:
+        silent = sockets.enter_context(socket.socket())
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for _ in range(4):
+            # With a full queue, the system drops the next requests for a connection.
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(silent.getsockname())
+        async with Client(f"127.0.0.1:{silent.getsockname()[1]}", timeout=2.5) as client:
+            # A request that may have been sent would be unknown.
+            with pytest.raises(Unavailable):
+                await client.revoke("job")
+
+
+async def test_idle_connections_end_before_a_node_closes_them() -> None:
+    async with Client() as client:
+        pool = client._transport._http._transport._pool  # type: ignore[attr-defined]
+        assert 0 < pool._keepalive_expiry < 60
 
 
 async def test_first_line_of_the_token_file_is_sent(

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import httpx
 import pytest
@@ -115,6 +115,7 @@ class Stream:
     """A stream of a node: its position, the next events, and the end of the connection. Each chunk takes some steps."""
 
     is_success = True
+    headers: ClassVar = {"content-type": "text/event-stream"}
 
     def __init__(self, after: int, steps: int, length: int) -> None:
         """Sends `length` events after this one. `steps` are the steps of the loop before each chunk."""
@@ -387,3 +388,18 @@ async def test_watch_after_a_compacted_position_is_refused(tmp_path: Path) -> No
                     pass
     finally:
         cluster.stop()
+
+
+@pytest.mark.parametrize("other", [Answer(b"<html>", kind="text/html"), Answer(b"")], ids=["page", "empty"])
+async def test_watch_leaves_a_node_whose_answer_is_no_stream(servers: ScriptedServer, other: Answer) -> None:
+    event = Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n')
+    servers.on("watch", lambda request: event if request.node == 1 else other)
+    async with Client(servers.urls) as client, client.watch() as watch:
+        assert (await asyncio.wait_for(watch.__anext__(), 10))["name"] == "a"
+
+
+async def test_watch_without_a_stream_is_unavailable(server: ScriptedServer) -> None:
+    server.on("watch", Answer(b"<html>", kind="text/html"))
+    async with Client(server.urls, timeout=0.1) as client:
+        with pytest.raises(Unavailable):
+            await asyncio.wait_for(client.watch().__anext__(), 10)

@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Endpoints } from "./endpoints.js";
-import { Unknown } from "./errors.js";
 import {
   type Attempt,
   type AttemptContext,
@@ -40,7 +39,7 @@ export async function send<T>(transport: Transport, endpoints: Endpoints, call: 
   const { urls, preferred } = endpoints;
   const { policy, budget, signal } = call;
   const options = { policy, budget, wait: call.wait?.longest, nodes: urls.length, signal };
-  const { answer, ambiguous } = await attempts<string>(options, async (context) => {
+  const { answer, ambiguous } = await attempts<object>(options, async (context) => {
     const index = (preferred + context.number) % urls.length;
     const url = urls[index] as URL;
     const ended = await attemptAt(transport, url, call, context);
@@ -52,11 +51,7 @@ export async function send<T>(transport: Transport, endpoints: Endpoints, call: 
     }
     return ended;
   });
-  try {
-    return { answer: JSON.parse(answer) as T, ambiguous };
-  } catch (error) {
-    throw new Unknown(`the answer is invalid: ${error}`);
-  }
+  return { answer: answer as T, ambiguous };
 }
 
 async function attemptAt(
@@ -64,7 +59,7 @@ async function attemptAt(
   endpoint: URL,
   call: Call,
   context: AttemptContext,
-): Promise<Attempt<string>> {
+): Promise<Attempt<object>> {
   const url = new URL(call.path, endpoint);
   for (const [name, value] of Object.entries(call.query ?? {})) {
     if (value !== undefined) {
@@ -135,11 +130,14 @@ async function probeUntilNotReady(
 }
 
 /** Classifies a response. The status line counts, and not the status in the body. */
-export function classifyResponse(endpoint: URL, status: number, body: string): Attempt<string> {
+export function classifyResponse(endpoint: URL, status: number, body: string): Attempt<object> {
+  const document = parseObject(body);
   if (status >= 200 && status < 300) {
-    return { kind: "done", value: body };
+    // Another node can have a valid answer.
+    const invalid = { kind: "unknown", why: `${endpoint.href}: the answer is invalid` } as const;
+    return document === undefined ? invalid : { kind: "done", value: document };
   }
-  const problem = parseProblem(status, body);
+  const problem = parseProblem(status, document);
   if (problem === undefined) {
     // A proxy between the client and the node answered. It cannot know whether the node applied the request.
     return { kind: "unknown", why: `${endpoint.href} answered ${status} without a problem document` };
@@ -147,12 +145,16 @@ export function classifyResponse(endpoint: URL, status: number, body: string): A
   return classifyProblem(problem, endpoint.href);
 }
 
-function parseProblem(status: number, body: string): Problem | undefined {
+function parseProblem(status: number, document: object | undefined): Problem | undefined {
+  const problem = document as Problem | undefined;
+  return typeof problem?.code === "string" ? { ...problem, detail: problem.detail ?? problem.code, status } : undefined;
+}
+
+/** The JSON object, or `undefined` for any other text. */
+function parseObject(text: string): object | undefined {
   try {
-    const problem = JSON.parse(body) as Problem | null;
-    return typeof problem?.code === "string"
-      ? { ...problem, detail: problem.detail ?? problem.code, status }
-      : undefined;
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : undefined;
   } catch {
     return undefined;
   }

@@ -110,18 +110,21 @@ class SentClaim {
    * claims without a wait keeps its position in the queue.
    */
   readonly wasAmbiguous: boolean;
+  /** The longest time from an attempt of this claim to the end of its grant, with the time for later attempts. */
+  readonly #openFor: number;
   readonly #abort = new AbortController();
   readonly #answer: Promise<LeaseInfo>;
   isAnswered = false;
 
   constructor(core: Core, record: NameRecord, { claim, wait }: ParsedAcquire) {
     this.waits = wait > 0;
+    this.#openFor = expiryOf(claim) + wait + core.client.operationTimeout;
     const now = core.clock.now();
     this.wasAmbiguous = record.isOpen(now);
     // Until the answer arrives, the cluster may have granted the claim.
     record.isAmbiguous = true;
     record.claim = claim;
-    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, now + expiryOf(claim) + wait);
+    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, now + this.#openFor);
     const body = { holder: core.holder, ...claim };
     this.#answer = core.client.acquire(record.name, body, wait, this.#abort.signal).finally(() => {
       this.isAnswered = true;
@@ -147,6 +150,8 @@ class SentClaim {
         return undefined;
       }
       record.isAmbiguous = this.wasAmbiguous || !(error instanceof Refused || error instanceof Unavailable);
+      // The last attempt may have been sent just before.
+      record.forgetAt = Math.max(record.forgetAt, core.clock.now() + this.#openFor);
       throw error;
     }
   }
@@ -220,15 +225,15 @@ export async function endedByShutdown(core: Core, record: NameRecord, error: unk
 }
 
 async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
+  let isKnown = false;
   try {
-    if (sent.waits) {
-      await untilKnown(core, record, sent);
-    }
+    isKnown = sent.waits && (await untilKnown(core, record, sent));
     if (!sent.waits || sent.isAnswered) {
       // A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
-      await sent.answerWithin(core.closing.signal.aborted ? WITHDRAW_AFTER_MS : core.client.operationTimeout);
+      isKnown = (await sent.answerWithin(core.client.operationTimeout)) !== undefined;
     }
   } catch (error) {
+    isKnown = true;
     // The refusal of this claim does not prove that an earlier one was not granted.
     if ((error instanceof Refused || error instanceof Unavailable) && !sent.wasAmbiguous) {
       record.isAmbiguous = false;
@@ -237,21 +242,27 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
   } finally {
     sent.abort();
   }
+  if (!isKnown) {
+    record.isUntraced = core.closing.signal.aborted;
+    throw new Unknown("the cluster did not show the claim before its connection was closed");
+  }
   await releaseAmbiguous(core, record);
 }
 
 /**
- * Waits until the cluster knows the claim. An abort before that proves nothing: the cluster may apply the claim later.
+ * Waits until the cluster knows the claim, or has answered it. Returns `false` if it does not in time. An abort before
+ * that proves nothing: the cluster may apply the claim later.
  */
-async function untilKnown(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
+async function untilKnown(core: Core, record: NameRecord, sent: SentClaim): Promise<boolean> {
   const giveUpAt = performance.now() + core.client.operationTimeout;
   while (!sent.isAnswered && performance.now() < giveUpAt) {
     const standing = await core.standing(record.name).catch(() => undefined);
     if (standing?.status === "holds" || standing?.status === "waits") {
-      return;
+      return true;
     }
     await sleep(RESOLVE_INTERVAL_MS);
   }
+  return sent.isAnswered;
 }
 
 /** Releases the grant of an earlier claim whose outcome is unknown. A shutdown resolves such claims itself. */
@@ -294,6 +305,9 @@ export async function releaseAmbiguous(core: Core, record: NameRecord): Promise<
         break;
       case "ended":
       case "unknown":
+        if (record.isUntraced) {
+          throw new Unknown(NOT_WITHDRAWN);
+        }
         record.isAmbiguous = false;
         return false;
       default:

@@ -146,7 +146,11 @@ export class Client {
   async revoke(name: string, options: CallOptions & { reason?: string } = {}): Promise<number> {
     const query = { reason: options.reason };
     const call = { method: "DELETE", path: leasePath(name), query, policy: "never", signal: options.signal } as const;
-    return (await this.#send<{ revoked: number }>(call)).revoked;
+    const { revoked } = await this.#send<{ revoked?: unknown }>(call);
+    if (typeof revoked !== "number") {
+      throw new Unknown("the answer to the revoke is invalid");
+    }
+    return revoked;
   }
 
   /** Reads the status of the cluster, as the node that answers sees it. */
@@ -170,7 +174,8 @@ export class Client {
   /** Claims a lease, and waits in its queue for at most `wait` milliseconds. @internal */
   acquire(name: string, claim: AcquireBody, wait: number, signal: AbortSignal): Promise<LeaseInfo> {
     const body = (waited: number) => {
-      const left = Math.max(0, Math.round(wait - waited));
+      // Without a wait, a waiter would keep its position: only the end of a wait leaves the queue.
+      const left = Math.max(1, Math.round(wait - waited));
       return wait === 0 ? claim : { ...claim, wait_ms: left };
     };
     const queueWait = wait === 0 ? undefined : { longest: wait, probe: probeInterval(claim.ttl_ms) };
@@ -193,15 +198,19 @@ export class Client {
       policy: "read",
       signal,
     } as const;
-    return (await this.#sendForLease<Explanation>(call)).standing ?? { status: "unknown" };
+    const { standing } = await this.#sendForLease<Explanation>(call);
+    if (typeof standing?.status !== "string") {
+      throw new Unknown("the answer has no standing of the holder");
+    }
+    return standing;
   }
 
   /** Releases a lease. @internal */
   async release(name: string, holder: string, token: string, signal?: AbortSignal): Promise<boolean> {
     const path = leasePath(name, "/release");
     const call = { method: "POST", path, body: () => ({ holder, token }), policy: "release", signal } as const;
-    const { answer, ambiguous } = await this.#resolve<Released | null>(call);
-    if (typeof answer?.released !== "boolean") {
+    const { answer, ambiguous } = await this.#resolve<Released>(call);
+    if (typeof answer.released !== "boolean") {
       throw new Unknown("the answer to the release is invalid");
     }
     if (!answer.released && ambiguous !== undefined) {
@@ -213,8 +222,8 @@ export class Client {
 
   /** Hands a lease over, and returns the new holder. It is not sent again after a lost answer. @internal */
   async handOver(name: string, body: object, signal?: AbortSignal): Promise<string> {
-    const next = await this.#post<LeaseInfo | null>(leasePath(name, "/handover"), body, "never", signal);
-    if (typeof next?.holder !== "string") {
+    const next = await this.#post<LeaseInfo>(leasePath(name, "/handover"), body, "never", signal);
+    if (typeof next.holder !== "string") {
       throw new Unknown("the answer to the hand-over is invalid");
     }
     return next.holder;

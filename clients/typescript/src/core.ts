@@ -23,6 +23,8 @@ export class NameRecord {
   hold: Hold | undefined;
   /** The cluster may have granted a claim whose answer did not arrive. */
   isAmbiguous = false;
+  /** A shutdown abandoned a claim before the cluster knew it. A read without that claim proves nothing. */
+  isUntraced = false;
   /** The options of the last claim. */
   claim: ClaimOptions = {};
   /** The token of a grant that ended here, and that the cluster may still count as held. */

@@ -137,9 +137,12 @@ export class Election {
     return underLease(leadership.lease, () => work(leadership));
   }
 
-  /** Reads the leader from the committed state; `undefined`: there is none. Throws {@link Unavailable}. */
+  /** Reads the leader from the committed state; `undefined`: there is none. Throws {@link Unavailable}, {@link Unknown}. */
   async current(options: CallOptions = {}): Promise<Leader | undefined> {
     const { held } = await this.#manager.client.explain(this.name, options);
+    if (!Array.isArray(held)) {
+      throw new Unknown("the answer has no list of the holders");
+    }
     const active = held.find((lease) => lease.state === "active");
     return active && toLeader(active);
   }

@@ -178,16 +178,23 @@ export class LeaseHandle implements Lease {
     return this.#operations.dispose(this.#hold);
   }
 
+  /** Whether a hand-over by this process is in progress. */
+  get isBeingHandedOver(): boolean {
+    return this.#hold.isBeingHandedOver;
+  }
+
   /** Runs work under this lease. A shutdown waits for its end. */
   run<T>(work: () => T | PromiseLike<T>): Promise<T> {
     return this.#hold.run(work);
   }
 }
 
-/** Why a lease is not held any more. `undefined` if it is held, or was released or handed over by this process. */
-export function lossOf(lease: Lease, cause?: unknown): LeaseLost | undefined {
+/**
+ * Why a lease is not held any more. `undefined` if it is held, or if this process released it or hands it over.
+ */
+export function lossOf(lease: LeaseHandle, cause?: unknown): LeaseLost | undefined {
   const { state } = lease;
-  if (lease.isHeld() || state.status === "released") {
+  if (lease.isHeld() || lease.isBeingHandedOver || state.status === "released") {
     return undefined;
   }
   if (cause instanceof LeaseLost && cause.lease === lease.name) {

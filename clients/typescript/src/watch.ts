@@ -53,6 +53,10 @@ export class EventWatch implements Watch {
   #isDone = false;
   #position: string | undefined;
   #stream: AsyncGenerator<ServerSentEvent> | undefined;
+  /** The node of a stream that has sent nothing yet. */
+  #silent: URL | undefined;
+  /** Settles at the end of the last step: concurrent calls of `next` take their turns, as with a generator. */
+  #last: Promise<unknown> = Promise.resolve();
   #hasBeenOpen = false;
 
   constructor(transport: Transport, endpoints: Endpoints, budget: RetryBudget, options: WatchOptions) {
@@ -75,7 +79,13 @@ export class EventWatch implements Watch {
     return this;
   }
 
-  async next(): Promise<IteratorResult<LeaseEvent, undefined>> {
+  next(): Promise<IteratorResult<LeaseEvent, undefined>> {
+    const next = this.#last.then(() => this.#next());
+    this.#last = next.catch(() => undefined);
+    return next;
+  }
+
+  async #next(): Promise<IteratorResult<LeaseEvent, undefined>> {
     try {
       while (!this.#isDone) {
         this.#sources.find((source) => source.aborted)?.throwIfAborted();
@@ -113,6 +123,7 @@ export class EventWatch implements Watch {
     if (this.#stream === undefined) {
       const { response, endpoint } = await this.#connect();
       this.#stream = parseEvents(this.#chunks(response, endpoint));
+      this.#silent = endpoint;
       this.#hasBeenOpen = true;
       return undefined;
     }
@@ -120,9 +131,16 @@ export class EventWatch implements Watch {
     const received = await this.#stream.next().catch(() => ({ done: true as const, value: undefined }));
     if (received.done) {
       this.#stream = undefined;
+      // A node sends its position first.
+      const { urls } = this.#endpoints;
+      const index = urls.findIndex(({ href }) => href === this.#silent?.href);
+      if (index >= 0) {
+        this.#endpoints.avoid(index, urls.length);
+      }
       await sleep(RECONNECT_DELAY_MS, undefined, { signal: this.#end.signal });
       return undefined;
     }
+    this.#silent = undefined;
     const { id, event, data } = received.value;
     // `lagged` has a problem as its data. The node then ends the stream, and the client resumes after the last position.
     const transition = data === undefined || event === "lagged" ? undefined : parseEvent(data);
@@ -200,7 +218,9 @@ export class EventWatch implements Watch {
     try {
       const headers = { accept: "text/event-stream" };
       const response = await this.#transport.open({ method: "GET", url, headers, signal: cut.signal });
-      if (response.statusCode === 200) {
+      // Another service at this address may answer, too.
+      const isStream = response.headers["content-type"]?.startsWith("text/event-stream") ?? false;
+      if (response.statusCode === 200 && isStream) {
         isOpen = true;
         response.once("close", forget);
         return response;

@@ -83,13 +83,15 @@ test("list_reads_page_after_page", async () => {
       : { body: { leases: [lease("b", TOKEN)], cursor: null } };
   };
   const names = [];
-  for await (const { name } of client().list({ prefix: "jobs/", state: "active", consistency: "linearizable" })) {
+  const options = { prefix: "jobs/", holder: "me", state: "active", consistency: "linearizable" } as const;
+  for await (const { name } of client().list(options)) {
     names.push(name);
   }
   assert.deepEqual(names, ["a", "b"]);
   const query = new URL(one.requests[1]?.path ?? "", "http://a").searchParams;
   assert.deepEqual(Object.fromEntries(query), {
     prefix: "jobs/",
+    holder: "me",
     state: "active",
     limit: "1000",
     cursor: "next",

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   Election,
   type Lease,
@@ -368,6 +369,29 @@ test("renewal_refused_by_the_own_hand_over_is_no_loss", async () => {
   assert.equal(held.state.status, "released");
 });
 
+for (const isWith of [true, false]) {
+  const call = isWith ? "with" : "lead";
+  test(`end_of_the_work_of_${call}_during_its_hand_over_is_no_loss`, { timeout: 30_000 }, async () => {
+    const handOver = deferred<Reply>();
+    script({ handover: () => handOver.promise });
+    const holder = manager();
+    let handed: Promise<string | undefined> | undefined;
+    const work = async (held: { handOver: Lease["handOver"] }) => {
+      handed = held.handOver();
+      await server.received("/handover");
+      return "done";
+    };
+    const working = isWith ? holder.with("job", work) : new Election(holder, "job").lead(work);
+    await server.received("/handover");
+    // The end of the work waits for the answer, without a loss.
+    await Promise.race([working, sleep(50)]);
+    handOver.resolve({ body: lease("job", TOKEN, { holder: "next" }) });
+    assert.equal(await working, "done");
+    assert.equal(await handed, "next");
+    assert.deepEqual(server.of("/release"), []);
+  });
+}
+
 for (const status of [{ status: "ended", event: { event: "handed_over", token: TOKEN } }, { status: "unknown" }]) {
   test(`check_during_the_own_hand_over_is_no_loss_if_the_standing_is_${status.status}`, async () => {
     const held = await manager().acquire("job");
@@ -411,6 +435,47 @@ test("unreleased_grant_is_remembered_among_many_names", async () => {
   );
 });
 
+test("observer_never_goes_back_to_an_older_leader", { timeout: 30_000 }, async () => {
+  const reads = ["7", undefined, "6", "8"];
+  script({
+    explain: () => {
+      const token = reads.length > 1 ? reads.shift() : reads[0];
+      return { body: { name: "job", held: token === undefined ? [] : [lease("job", token)] } };
+    },
+    watch: () => "hang",
+  });
+  const observed = new Election(manager(), "job", { refresh: "10ms" }).observe();
+  const leaders = [];
+  for (let number = 0; number < 3; number++) {
+    leaders.push((await observed.next()).value?.token.toString());
+  }
+  assert.deepEqual(leaders, ["7", undefined, "8"]);
+  await observed.return(undefined);
+});
+
+test("deadline_that_passes_in_a_suspend_is_seen_soon", { timeout: 5_000 }, async () => {
+  const ttl = 300_000;
+  script({ acquire: () => ({ body: lease("job", TOKEN, { ttl_ms: ttl, expires_in_ms: ttl }) }) });
+  const held = await manager().acquire("job", { ttl });
+  const ended = reached(held, "lost");
+  await sleep(200);
+  // Timers stop in a suspend, so nothing wakes the keeper.
+  clock.advance(3_600_000);
+  await ended;
+});
+
+test("renewal_ends_with_a_third_of_the_ttl", { timeout: 10_000 }, async () => {
+  const ttl = 600;
+  script({
+    acquire: () => ({ body: lease("job", TOKEN, { ttl_ms: ttl, expires_in_ms: ttl }) }),
+    renew: () => "hang",
+  });
+  const held = await manager({ operationTimeout: "20s" }).acquire("job", { ttl });
+  clock.advance(250);
+  await reached(held, "at_risk");
+  script();
+});
+
 test("established_leader_keeps_its_metadata", async () => {
   const leadership = await new Election(manager(), "job", { metadata: { address: "a" } }).campaign();
   script({
@@ -423,7 +488,7 @@ test("established_leader_keeps_its_metadata", async () => {
 
 for (const [fault, reply] of [
   ["without_a_leader", problem(503, "no_leader")],
-  ["with_invalid_answers", { body: undefined }],
+  ["with_invalid_answers", { body: {} }],
 ] as const) {
   test(`observer_waits_at_a_cluster_${fault}`, { timeout: 30_000 }, async () => {
     script({ explain: () => reply, watch: () => "hang" });

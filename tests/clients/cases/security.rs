@@ -69,8 +69,17 @@ pub async fn tls_and_access_token(case: &Case) {
 
     let stranger = Session::start(&case.language, &[]);
     stranger.ask(open(json!({"token": worker, "operation_timeout_ms": 500}))).await;
-    let refused = stranger.ask(acquire).await;
+    let refused = stranger.ask(acquire.clone()).await;
     // A node refuses the certificate after the client's side of a TLS 1.3 handshake has ended.
     assert!(refused["outcome"] == "unavailable" || refused["outcome"] == "unknown", "{refused}");
+
+    // The certificates have the address of the node, and not this name for it.
+    let by_name = urls.iter().map(|url| url.replace("127.0.0.1", "localhost")).collect::<Vec<_>>();
+    assert_ne!(by_name, urls);
+    let misled = Session::start(&case.language, &[]);
+    let fields = json!({"endpoints": by_name, "cert": cert, "key": key, "token": worker, "operation_timeout_ms": 3_000});
+    misled.ask(open(fields)).await;
+    let refused = misled.ask(acquire).await;
+    assert_eq!(refused["outcome"], "unavailable", "certificate of another host: {refused}");
     session.ask(json!({"op": "shutdown"})).await;
 }

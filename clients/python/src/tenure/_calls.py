@@ -41,7 +41,8 @@ class Calls:
         wait_ms: int = claim.get("wait_ms", 0)
 
         def body(waited: float) -> Mapping[str, Any]:
-            return {**claim, "wait_ms": max(0, wait_ms - int(waited * 1000))} if wait_ms else claim
+            # Without a wait, a waiter would keep its position: only the end of a wait leaves the queue.
+            return {**claim, "wait_ms": max(1, wait_ms - int(waited * 1000))} if wait_ms else claim
 
         wait = QueueWait(wait_ms / 1000, probe_interval(claim.get("ttl_ms"))) if wait_ms else None
         call = Call("POST", lease_path(name, "/acquire"), RetryPolicy.CLAIM, body=body, wait=wait)
@@ -60,14 +61,20 @@ class Calls:
         body = {"holder": holder, "token": str(token)}
         call = Call("POST", lease_path(name, "/release"), RetryPolicy.RELEASE, body=lambda _: body)
         resolved = await self.transport.send(call, budget)
-        if resolved.ambiguous is not None and not resolved.answer.get("released"):
+        released = resolved.answer.get("released")
+        if not isinstance(released, bool):
+            raise Unknown("the answer to the release is invalid")
+        if resolved.ambiguous is not None and not released:
             raise Unknown(resolved.ambiguous)
-        return bool(resolved.answer.get("released"))
+        return released
 
     async def hand_over(self, name: str, holder: str, token: int, to: str | None, budget: RetryBudget) -> Lease:
         """Hands a lease over to a waiter. It is not retried after a lost answer."""
         body = {"holder": holder, "token": str(token), **({} if to is None else {"to": to})}
-        return _lease(await self._post(lease_path(name, "/handover"), body, RetryPolicy.NEVER, budget))
+        lease = _lease(await self._post(lease_path(name, "/handover"), body, RetryPolicy.NEVER, budget))
+        if not isinstance(lease.get("holder"), str):
+            raise Unknown("the answer to the hand-over is invalid")
+        return lease
 
     async def update_metadata(
         self, name: str, holder: str, token: int, version: int, metadata: Mapping[str, str], budget: RetryBudget

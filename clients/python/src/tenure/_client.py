@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from ._calls import lease_path
+from ._errors import Unknown
 from ._options import DAY, check_between, check_holder, check_name
 from ._retry import RetryBudget, RetryPolicy
 from ._transport import Call, Transport
@@ -93,6 +94,7 @@ class Client:
         `states` are states of the HTTP API, for example `active`; default: all. The client reads page by page: the leases
         do not form one snapshot.
         """
+        states = [states] if isinstance(states, str) else states
         query = {"prefix": prefix, "holder": holder or "", "state": ",".join(states), "limit": str(PAGE_SIZE)}
         query = {key: value for key, value in query.items() if value}
         while True:
@@ -119,7 +121,10 @@ class Client:
         """
         query = {"reason": reason} if reason else {}
         answer = await self._send("DELETE", lease_path(check_name(name)), RetryPolicy.NEVER, query)
-        return cast("int", answer.get("revoked", 0))
+        revoked = answer.get("revoked")
+        if not isinstance(revoked, int):
+            raise Unknown("the answer to the revoke is invalid")
+        return revoked
 
     async def cluster(self) -> Cluster:
         """Reads the status of the cluster from one node."""

@@ -148,7 +148,7 @@ class Core:
         hold.is_ambiguous = True
         # This reading comes before the request: the cluster starts the ttl later.
         sent = self.clock()
-        claim = self.spawn(self._send_claim(hold.name, body))
+        claim = self.spawn(self._send_claim(hold, body))
         self._claims.add(claim)
         claim.add_done_callback(self._claims.discard)
         try:
@@ -173,15 +173,16 @@ class Core:
         self.keeper.keep(hold)
         return int(lease["token"])
 
-    async def _send_claim(self, name: str, body: dict[str, Any]) -> Lease | None:
+    async def _send_claim(self, hold: Hold, body: dict[str, Any]) -> Lease | None:
         """Sends a claim. Returns `None` if a shutdown abandons it."""
-        answer = asyncio.ensure_future(self.calls.acquire(name, body, self.budget))
+        answer = asyncio.ensure_future(self.calls.acquire(hold.name, body, self.budget))
         closing = asyncio.ensure_future(self.closing.wait())
         try:
             await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done() and "wait_ms" not in body:
-                # A claim that does not wait gets its answer soon, and the cluster could still grant it after an abort.
-                await asyncio.wait({answer}, timeout=WITHDRAW_AFTER)
+            if not answer.done():
+                # It stays so if the resolver of a cancelled acquire ends this task.
+                hold.is_untraced = True
+                hold.is_untraced = not await self._is_known(hold, answer, "wait_ms" in body)
             return answer.result() if answer.done() else None
         finally:
             closing.cancel()
@@ -216,7 +217,7 @@ class Core:
         """The error of an acquire or a campaign that a shutdown ended, after the shutdown has resolved its claims."""
         await self._claims_resolved.wait()
         if hold.is_ambiguous:
-            return Unknown("the manager was shut down, and the cluster did not confirm that the claim was withdrawn")
+            return Unknown(_NOT_WITHDRAWN)
         return ShutDown()
 
     async def release(self, hold: Hold, drains: bool = True, grant: Grant | None = None) -> bool:
@@ -411,7 +412,10 @@ class Core:
         """Releases the grant of an abandoned claim, if the cluster granted it. The caller passes the operation lock on."""
         try:
             # The refusal of this claim does not prove that an earlier one was not granted.
-            if await self._is_certainly_not_granted(hold, claim, waits) and not was_ambiguous:
+            if waits and not await self._is_known(hold, claim, waits):
+                # The claim stays unresolved: the cluster may apply it later.
+                return
+            if await self._is_certainly_not_granted(claim, waits) and not was_ambiguous:
                 hold.is_ambiguous = False
                 self.remember(hold)
             else:
@@ -436,20 +440,31 @@ class Core:
             # Without a release, the lease expires by its ttl.
             log.debug("an earlier claim of lease %s is not resolved: %s", hold.name, error)
 
-    async def _is_certainly_not_granted(self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool) -> bool:
-        """Waits for the answer to an abandoned claim.
+    async def _is_known(self, hold: Hold, claim: asyncio.Future[Any], waits: bool) -> bool:
+        """Waits until the cluster has answered this claim, or knows that it waits. Returns `False` if it does not in time.
 
-        A claim that waits in a queue is aborted instead, and its node withdraws it. An abort before the cluster knows the
-        claim proves nothing: the cluster may apply the claim later.
+        An abort before that proves nothing: the cluster may apply the claim later.
         """
-        withdraw_at = self.clock() + self.operation_timeout
-        while waits and not claim.done():
+        if not waits:
+            # Its answer comes soon.
+            await asyncio.wait({claim}, timeout=self.operation_timeout)
+            return claim.done()
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + self.operation_timeout
+        while not claim.done():
             with contextlib.suppress(TenureError):
                 if (await self._standing(hold)).get("status") in ("holds", "waits"):
                     break
-            if self.clock() >= withdraw_at:
-                break
+            if clock() >= give_up_at:
+                return claim.done()
             await asyncio.wait({claim}, timeout=RESOLVE_INTERVAL)
+        return True
+
+    async def _is_certainly_not_granted(self, claim: asyncio.Task[Lease | None], waits: bool) -> bool:
+        """Waits for the answer to an abandoned claim.
+
+        A claim that waits in a queue is aborted instead, and its node withdraws it.
+        """
         if waits and not claim.done():
             claim.cancel()
         await asyncio.wait({claim})
@@ -469,6 +484,8 @@ class Core:
                     continue
                 case {"status": "waits"}:
                     released = await self._leave_queue(hold)
+                case {"status": "ended" | "unknown"} if hold.is_untraced:
+                    raise Unknown(_NOT_WITHDRAWN)
                 case {"status": "ended" | "unknown"}:
                     pass
                 case _:
@@ -495,7 +512,10 @@ class Core:
 
     async def _standing(self, hold: Hold) -> Standing:
         explained = await self.calls.explain(hold.name, hold.holder, self.budget)
-        return explained.get("standing") or {"status": "unknown"}
+        standing = explained.get("standing")
+        if not isinstance(standing, dict):
+            raise Unknown("the answer has no standing of the holder")
+        return standing
 
     async def release_all(self) -> list[tuple[str, TenureError]]:
         """Releases all held leases concurrently. Returns the leases whose release failed, with the errors."""
@@ -553,6 +573,7 @@ def _end_resolver(hold: Hold) -> None:
     hold.operation.release()
 
 
+_NOT_WITHDRAWN = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn"
 _UNKNOWN_STANDING = "the cluster is newer than this client, and answered with an unknown standing of the holder"
 
 

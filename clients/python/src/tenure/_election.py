@@ -56,15 +56,23 @@ class Leader:
     """The wall-clock time of the election. Use it for display only."""
 
 
+def check_options(metadata: Mapping[str, str], refresh: float) -> None:
+    """Checks the options of an election that a lease does not have.
+
+    Raises:
+        ValueError: an option is outside its bounds.
+    """
+    if any(key.startswith(OWN_KEYS) for key in metadata):
+        raise ValueError(f"invalid metadata: keys that start with {OWN_KEYS!r} are reserved")
+    check_metadata({**metadata, ESTABLISHED_KEY: str(LONGEST_TOKEN)})
+    check_between("refresh", refresh, 0.01, DAY)
+
+
 class Election:
     """A candidate or an observer of one election. The cluster knows the candidate by the holder of its manager."""
 
     def __init__(self, core: Core, client: Client, lease: Lease, metadata: dict[str, str], refresh: float) -> None:
         """Only `LeaseManager.election` creates elections."""
-        if any(key.startswith(OWN_KEYS) for key in metadata):
-            raise ValueError(f"invalid metadata: keys that start with {OWN_KEYS!r} are reserved")
-        check_metadata({**metadata, ESTABLISHED_KEY: str(LONGEST_TOKEN)})
-        check_between("refresh", refresh, 0.01, DAY)
         self._core = core
         self._client = client
         self._lease = lease
@@ -109,9 +117,12 @@ class Election:
 
         Raises:
             Unavailable: no node answered in time.
+            Unknown: the answer is invalid.
         """
-        explained = await self._client.explain(self.name, self._lease.holder)
-        active = [lease for lease in explained["held"] if lease["state"] == "active"]
+        held = (await self._client.explain(self.name, self._lease.holder)).get("held")
+        if not isinstance(held, list):
+            raise Unknown("the answer has no list of the holders")
+        active = [lease for lease in held if lease["state"] == "active"]
         return _leader(active[0]) if active else None
 
     async def observe(self) -> AsyncIterator[Leader | None]:

@@ -163,7 +163,7 @@ class Guard:
 
     async def _leave(self) -> Loss | None:
         hold = self.hold
-        if hold.grant is not None and hold.grant is self.grant and not self.is_held:
+        if hold.grant is not None and hold.grant is self.grant and hold.grant.is_expired(self.core.clock()):
             # The deadline has passed on this clock. The keeper records the reason on its next check.
             await set_within(self.ended, LONGEST_CHECK)
             hold.end_unheld_grant(self.core.clock())

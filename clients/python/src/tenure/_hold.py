@@ -52,6 +52,8 @@ class Hold:
         self.state: HoldState = states.Idle()
         # The cluster may have granted a claim whose answer did not arrive.
         self.is_ambiguous = False
+        # A shutdown abandoned a claim before the cluster knew it. A read without that claim proves nothing.
+        self.is_untraced = False
         # A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
         self.unreleased_token: int | None = None
         # A grant that was not released, because its work did not end in time. Only a new acquire releases it.
@@ -181,11 +183,12 @@ class Hold:
         self._end(states.Lost(token, why))
 
     def end_unheld_grant(self, now: float) -> None:
-        """Ends a grant that is not held at `now`: the keeper has not seen its deadline yet.
+        """Ends a grant whose deadline has passed at `now`: the keeper has not seen that yet.
 
         Otherwise, a claim could replace the grant without a signal to its work, and with its token.
         """
-        if self.grant is not None and not self.is_held(now):
+        # During a hand-over the grant is not held, and not lost.
+        if self.grant is not None and self.grant.is_expired(now):
             self.lose(self.grant.token, self.grant.ending or Loss.UNREACHABLE)
 
     def give_up(self) -> int | None:
@@ -235,11 +238,16 @@ class Hold:
 
     def add_listener(self, call: Callable[[HoldState], None]) -> Callable[[], None]:
         """Calls `call` with each new state, from the event loop. Returns a function that ends this."""
-        self._listeners.append(call)
+
+        def subscribed(state: HoldState) -> None:
+            call(state)
+
+        # The wrapper has an identity of its own: one function can be subscribed twice.
+        self._listeners.append(subscribed)
 
         def remove() -> None:
-            if call in self._listeners:
-                self._listeners.remove(call)
+            if subscribed in self._listeners:
+                self._listeners.remove(subscribed)
 
         return remove
 

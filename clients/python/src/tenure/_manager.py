@@ -12,7 +12,7 @@ from ._calls import Calls
 from ._client import Client
 from ._clock import Clock, system_clock
 from ._core import Core
-from ._election import Election
+from ._election import Election, check_options
 from ._errors import TenureError
 from ._lease import HeldLease, Lease
 from ._options import (
@@ -203,6 +203,8 @@ class LeaseManager:
         Raises:
             ValueError: the name or an option is outside its bounds.
         """
+        # `handle` replaces the options of the other handles, so it comes after the checks.
+        check_options(metadata or {}, refresh)
         lease = self.handle(name, ttl=ttl, grace=grace, lock_delay=lock_delay, metadata=metadata, drain=drain)
         return Election(self._core, self._client, lease, dict(metadata or {}), refresh)
 

@@ -104,6 +104,8 @@ class _Stream:
         self._connection = connection
         self._parser = EventParser()
         self._reading: asyncio.Task[bytes] | None = None
+        # A node sends its position first.
+        self.has_position = False
 
     async def read(self) -> list[ServerEvent]:
         """Waits for the next events. A cancellation loses none: the read continues.
@@ -116,7 +118,9 @@ class _Stream:
         if reading.cancelled():
             raise httpx.ReadError("the stream was closed")
         self._reading = None
-        return self._parser.feed(reading.result())
+        events = self._parser.feed(reading.result())
+        self.has_position = self.has_position or bool(events)
+        return events
 
     async def close(self) -> None:
         """Closes the connection, also if this call is cancelled."""
@@ -179,17 +183,25 @@ class Watch:
             while self._cursor.received is None:
                 if self._blocks:
                     self._read_block(self._blocks.pop(0))
-                elif self._stream is None:
+                elif (stream := self._stream) is None:
                     await self._connect()
                 else:
                     try:
-                        self._blocks = await self._stream.read()
+                        self._blocks = await stream.read()
                     except (*EXCHANGE_ERRORS, ValueError, asyncio.TimeoutError):
+                        if not stream.has_position:
+                            self._avoid_node()
                         await self.aclose()
                         await asyncio.sleep(RECONNECT_DELAY)
                     else:
                         # A client that only watches sends no other request that would ask for the members.
                         self._transport.refresh_members(self._endpoint)
+
+    def _avoid_node(self) -> None:
+        """Prefers another node: this one opened a stream and sent nothing."""
+        endpoints = self._transport.endpoints
+        if self._endpoint in endpoints.urls:
+            endpoints.avoid(endpoints.urls.index(self._endpoint), len(endpoints.urls))
 
     def _read_block(self, block: ServerEvent) -> None:
         position = block.id or self._cursor.position
@@ -255,11 +267,11 @@ class Watch:
         try:
             async with AsyncExitStack() as connection:
                 response = await connection.enter_async_context(self._transport.stream(endpoint + "v1/watch", query))
-                if response.is_success:
+                if response.is_success and _is_event_stream(response):
                     # In one step with the answer: the caller may be cancelled.
                     self._stream, self._endpoint = _Stream(response, connection.pop_all()), endpoint
                     return None
-                body = await response.aread()
+                body = b"" if response.is_success else await response.aread()
             refused = _refusal(response.status_code, body)
             if refused is None:
                 return f"{endpoint} answered {response.status_code}"
@@ -291,6 +303,12 @@ async def _read(chunks: AsyncIterator[bytes]) -> bytes:
         return await asyncio.wait_for(chunks.__anext__(), SILENCE_TIMEOUT)
     except StopAsyncIteration:
         raise httpx.ReadError("the stream has ended") from None
+
+
+def _is_event_stream(response: httpx.Response) -> bool:
+    """Whether a node answered, and not another service at its address."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.startswith("text/event-stream")
 
 
 def _parse(data: str | None) -> Event | None:

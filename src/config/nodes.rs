@@ -105,6 +105,7 @@ pub(super) fn entries(
         if is_set && bound(listen_http, http) == bound(listen_peer, peer) {
             let (key, other) = match listen_peer.is_empty() {
                 true => ("listen_http", "peer"),
+                false if listen_http.is_empty() => ("listen_peer", "http"),
                 false => ("listen_peer", "listen_http"),
             };
             found.add_first(format!("node[{number}].{key}"), format!("must differ from {other}"));

@@ -433,7 +433,7 @@ fn listeners_bind_the_reached_addresses_unless_others_are_set() {
         ("listen_peer = \"10.0.0.1\"", "node[1].listen_peer: \"10.0.0.1\" must be host:port"),
         ("listen_http = \"127.0.0.1:1\"\nlisten_peer = \"127.0.0.1:1\"", "must differ from listen_http"),
         ("listen_http = \"127.0.0.1:7201\"", "node[1].listen_http: must differ from peer"),
-        ("listen_peer = \"127.0.0.1:7101\"", "node[1].listen_peer: must differ from listen_http"),
+        ("listen_peer = \"127.0.0.1:7101\"", "node[1].listen_peer: must differ from http"),
     ] {
         let text = one_node("cluster = \"a\"").replace("data =", &format!("{listen}\ndata ="));
         let found = problems(&text);

@@ -193,13 +193,16 @@ impl Credentials {
         }
     }
 
-    /// The error of a request as its caller may see it: a caller without a valid credential learns nothing about the
-    /// leader. A request with an unknown outcome may be done, so it is not refused.
+    /// The error of a request as its caller may see it: a caller without a credential learns nothing about the leader.
+    /// This node may not know a new credential yet. A request with an unknown outcome may be done, so it is not refused.
     pub fn hide_leader(&self, node: &Node, error: RequestError) -> RequestError {
         let is_of_leader =
             matches!(error, RequestError::NotLeader { .. } | RequestError::NoLeader | RequestError::ShuttingDown);
+        if !is_of_leader || self.caller != Caller::Anonymous {
+            return error;
+        }
         match node.authorize(&self.caller, &Need::Principal) {
-            Err(denied @ RequestError::Denied(_)) if is_of_leader => denied,
+            Err(denied @ RequestError::Denied(_)) => denied,
             _ => error,
         }
     }
@@ -207,7 +210,7 @@ impl Credentials {
     /// The request of this caller for the audit log. The credential may be gone before the answer.
     pub fn audited(&self, node: &Node, request: &Request) -> Audited {
         let mut audited = Audited::new(request);
-        if audited.is_listed {
+        if audited.is_listed && self.caller != Caller::Anonymous {
             let access = node.access_state();
             audited.principal = access.principal(&self.caller).filter(|_| access.is_enabled()).cloned();
         }

@@ -1,7 +1,9 @@
 //! Handlers that change who holds a lease.
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -46,15 +48,18 @@ pub(super) async fn acquire(
     let response = tokio::select! {
         biased;
         // While unread bytes follow the request, hyper does not notice it.
-        () = routing.client_left(), if waits => return Err(client_left()),
+        () = routing.client_left(), if waits => return Ok(client_left()),
         response = routing.send(&app, Request::Acquire(claim)) => response?,
     };
     response::reply(response, service::granted)
 }
 
-/// The answer for a client that may still read.
-fn client_left() -> ProblemResponse {
-    ProblemResponse::new(Code::OutcomeUnknown, "the client closed its sending half before the response")
+/// The answer for a client that may still read. The node serves no request that follows on the connection.
+fn client_left() -> Response {
+    let detail = "the client closed its sending half before the response";
+    let mut response = ProblemResponse::new(Code::OutcomeUnknown, detail).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Renew a lease for another ttl.

@@ -32,6 +32,8 @@ use crate::types::LeaseName;
 const UNCOUNTED_BYTES: usize = 1024;
 /// Claims get one part in this many of the budget. Renewals, releases and handovers get the rest.
 const CLAIM_BUDGET_DIVISOR: usize = 4;
+/// Longest body of a request without fields.
+const MAX_EMPTY_OBJECT_BYTES: usize = 64;
 /// How long the node reads the rest of a rejected body before it responds.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -290,14 +292,14 @@ async fn read(body: &mut HttpBody, max: usize, share: &Arc<Semaphore>) -> Result
     Ok(received)
 }
 
-/// Rejects a request with a body that its handler does not read. Without a length, an empty body is known by its end.
-pub(super) async fn without_body(request: Request, limit: Duration) -> Result<Request, ProblemResponse> {
-    let unread = || ProblemResponse::invalid("body: this request has no body; its parameters belong in the query");
+/// Rejects a request with fields in a body that its handler does not read. Clients may send `{}`.
+pub(super) async fn without_fields(request: Request, limit: Duration) -> Result<Request, ProblemResponse> {
+    let unread = || ProblemResponse::invalid("body: this request has no fields; its parameters belong in the query");
     let (head, mut body) = request.into_parts();
-    if body.size_hint().lower() > 0 {
+    if body.size_hint().lower() > MAX_EMPTY_OBJECT_BYTES as u64 {
         return Err(refuse(&head, body, unread()).await);
     }
-    match timeout(limit, has_data(&mut body)).await {
+    match timeout(limit, has_fields(&mut body)).await {
         Ok(Ok(false)) => Ok(Request::from_parts(head, HttpBody::empty())),
         Ok(Ok(true)) => Err(discard(body, unread()).await),
         Ok(Err(error)) => Err(broken(&error)),
@@ -305,13 +307,17 @@ pub(super) async fn without_body(request: Request, limit: Duration) -> Result<Re
     }
 }
 
-async fn has_data(body: &mut HttpBody) -> Result<bool, axum::Error> {
+async fn has_fields(body: &mut HttpBody) -> Result<bool, axum::Error> {
+    let mut text: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
-        if frame?.data_ref().is_some_and(|data| !data.is_empty()) {
+        text.extend_from_slice(&frame?.into_data().unwrap_or_default());
+        if text.len() > MAX_EMPTY_OBJECT_BYTES {
             return Ok(true);
         }
     }
-    Ok(false)
+    let text = text.trim_ascii();
+    let inner = text.strip_prefix(b"{").and_then(|rest| rest.strip_suffix(b"}"));
+    Ok(!inner.unwrap_or(text).trim_ascii().is_empty())
 }
 
 fn broken(error: &axum::Error) -> ProblemResponse {

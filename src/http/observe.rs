@@ -143,8 +143,8 @@ impl HttpMetrics {
 impl RouteMetrics {
     fn new(RouteOperation { path, method, has_body }: RouteOperation<'_>) -> RouteMetrics {
         let labels = Labels { method: method.as_str().to_owned(), route: path.into() };
-        // The other routes accept query parameters, too.
-        let is_strict = path.starts_with(TRACED) || path.starts_with("/api/");
+        // Outside of /v1 and /api, the node ignores unknown input.
+        let is_strict = path.starts_with("/v1/") || path.starts_with("/api/");
         RouteMetrics::labelled(method, labels, has_body || !is_strict)
     }
 
@@ -223,7 +223,7 @@ where
         } else {
             let (inner, limit) = (self.inner.clone(), metrics.body_timeout);
             Either::Right(Box::pin(async move {
-                match input::without_body(request, limit).await {
+                match input::without_fields(request, limit).await {
                     Ok(request) => inner.oneshot(request).await,
                     Err(problem) => Ok(problem.into_response()),
                 }

@@ -17,6 +17,8 @@ const STALL_TRANSFER: Duration = Duration::from_secs(2);
 /// A node fails after its disk has not finished a commit for this long. It needs a restart, perhaps on another machine.
 const STALL_FAIL: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Most late timers in a row before the stall watch looks at the disk nevertheless.
+const MAX_LATE_POLLS: u32 = 4;
 
 /// The health of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,11 +112,14 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
     pub(super) async fn notice_stall(self: Arc<Self>) {
         loop {
-            let began = Instant::now();
-            tokio::time::sleep(POLL_INTERVAL).await;
-            // The process was stopped: a commit that the disk has finished meanwhile is not recorded yet.
-            if began.elapsed() >= 2 * POLL_INTERVAL {
+            // If a timer is late, the process may have been stopped: a commit that the disk has finished meanwhile is not
+            // recorded yet. A node whose timers are always late must fail, too.
+            for _ in 0..MAX_LATE_POLLS {
+                let began = Instant::now();
                 tokio::time::sleep(POLL_INTERVAL).await;
+                if began.elapsed() < 2 * POLL_INTERVAL {
+                    break;
+                }
             }
             let stalled = self.stalled_for().unwrap_or_default();
             if stalled >= STALL_FAIL {

@@ -393,7 +393,8 @@ mod clock_tests {
         let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
         let leader = cluster.leader().await;
         let node = cluster.node(leader);
-        let resume = lose_majority(&cluster, leader, RaftTimings::wan().leadership_lease() - Duration::from_secs(1)).await;
+        let resume =
+            lose_majority(&cluster, leader, RaftTimings::wan().leadership_lease() - Duration::from_secs(1)).await;
         reconnect(&cluster, leader);
         let mut leads = node.inner.requests.clock.changes();
         let again = tokio::time::timeout(LONG, leads.wait_for(Option::is_some)).await;

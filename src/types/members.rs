@@ -32,7 +32,8 @@ pub enum MemberChange {
         /// them returns.
         force: bool,
     },
-    /// Removes a voter and makes another member a voter, in one step.
+    /// Removes a voter and makes another member a voter, in one step. Succeeds without a change if the node was removed
+    /// already and the other member is a voter: an earlier attempt can have completed.
     Replace {
         /// The voter to remove.
         old: NodeId,

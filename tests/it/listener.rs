@@ -26,7 +26,7 @@ strict!(
     unknown_paths_and_methods_are_problems,
     decoded_slash_begins_no_segment_of_a_path,
     unknown_query_parameters_are_refused,
-    body_that_no_handler_reads_is_refused,
+    field_that_no_handler_reads_is_refused,
     body_must_be_json_of_a_bounded_size,
     body_without_a_length_is_bounded,
     values_are_accepted_up_to_their_bounds,
@@ -201,17 +201,25 @@ async fn unknown_query_parameters_are_refused() {
 }
 
 /// A lost `ttl_ms` would give a token that never expires.
-async fn body_that_no_handler_reads_is_refused() {
+async fn field_that_no_handler_reads_is_refused() {
     let listener = Listener::start(|settings| settings.limits.compat_leases = true).await;
     for (method, path, _) in requests().filter(|(_, _, body)| body.is_null()) {
-        for (body, is_valid) in [("", true), ("{}", false), (r#"{"ttl_ms":3600000}"#, false)] {
+        let bodies = [("", true), ("{}", true), (" { }\n", true), ("[]", false), (r#"{"ttl_ms":3600000}"#, false)];
+        for (body, is_valid) in bodies {
             let request = crate::plain_http::client().request(method.clone(), listener.url(path));
             let request = request.header("content-type", "application/json").body(body);
             let answer = code_of(request.send().await.expect("an answer")).await;
             assert_eq!(answer, if is_valid { ACCEPTED } else { INVALID }, "{method} {path} with the body {body:?}");
         }
     }
-    for (chunks, status) in [("0\r\n\r\n", 503), ("2\r\n{}\r\n0\r\n\r\n", 400)] {
+    let spaces = format!("41\r\n{}\r\n0\r\n\r\n", " ".repeat(65));
+    let chunked = [
+        ("0\r\n\r\n", 503),
+        ("1\r\n{\r\n1\r\n}\r\n0\r\n\r\n", 503),
+        ("7\r\n{\"a\":1}\r\n0\r\n\r\n", 400),
+        (&*spaces, 400),
+    ];
+    for (chunks, status) in chunked {
         let mut stream = listener.connect().await;
         let head = "DELETE /v1/leases/a HTTP/1.1\r\nhost: t\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n";
         stream.write_all(format!("{head}{chunks}").as_bytes()).await.expect("the listener reads the body");

@@ -17,6 +17,7 @@ strict!(
     unknown_lost_reason_is_other,
     unknown_standing_is_other,
     unknown_standing_keeps_the_lease,
+    absent_standing_keeps_the_lease,
     lease_ended_for_an_unknown_reason_is_lost,
     lease_ended_by_a_restore_is_lost_as_restored,
 );
@@ -126,6 +127,13 @@ async fn unknown_standing_keeps_the_lease() {
     let checked = lease.check().await;
     assert!(matches!(checked, Err(CallError::Unknown { .. })), "{checked:?}");
     assert!(lease.is_held(), "an unknown standing does not say that the lease is lost");
+}
+
+async fn absent_standing_keeps_the_lease() {
+    let (_manager, lease) = held(Value::Null).await;
+    let checked = lease.check().await;
+    assert!(matches!(checked, Err(CallError::Unknown { .. })), "{checked:?}");
+    assert!(lease.is_held(), "an answer without a standing does not say that the lease is lost");
 }
 
 async fn lease_ended_for_an_unknown_reason_is_lost() {

@@ -36,6 +36,7 @@ strict!(
     claim_with_a_lost_answer_is_retried,
     claim_refused_after_a_lost_answer_stays_unknown,
     broken_watch_resumes_after_the_last_event,
+    watch_leaves_a_node_that_answers_with_an_empty_stream,
     client_that_only_watches_asks_for_the_members,
     handover_with_a_lost_answer_is_not_retried,
     revoke_with_a_lost_answer_is_not_retried,
@@ -360,6 +361,15 @@ async fn broken_watch_resumes_after_the_last_event() {
             "GET /v1/watch?prefix=&after=9 HTTP/1.1",
         ]
     );
+}
+
+/// Something in place of the node ends each stream at once.
+async fn watch_leaves_a_node_that_answers_with_an_empty_stream() {
+    let (empty, node) = (vec![stream(String::new())], vec![stream(event(5))]);
+    let (empty, node) = (ScriptedNode::start(empty).await, ScriptedNode::start(node).await);
+    let mut watch = remote(&[&empty.address, &node.address]).watch("", None);
+    let next = tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("the watch goes on");
+    assert_eq!(next.expect("the other node opens a stream").index, 5);
 }
 
 async fn client_that_only_watches_asks_for_the_members() {

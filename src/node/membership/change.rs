@@ -180,7 +180,7 @@ impl MembershipView {
             MemberChange::Replace { old, new } => {
                 let new = self.member(*new)?;
                 if self.used.contains(old) && self.member(*old).is_err() && new.role != Role::Learner {
-                    // An earlier attempt has completed.
+                    // An earlier attempt has completed. The state does not say by which member a node was replaced.
                     return Ok(Step::Done);
                 }
                 let old = self.member(*old)?;
@@ -524,6 +524,8 @@ mod tests {
         let repeated = |new| MemberChange::Replace { old: 9, new };
         assert_eq!(step(&view(), &repeated(2)), Ok(Step::Done));
         assert_refused(&view(), &repeated(4), "it was removed");
+        let never_joined = MemberChange::Replace { old: 7, new: 2 };
+        assert_refused(&view(), &never_joined, "node 7 is not a member");
     }
 
     #[test]

@@ -266,7 +266,8 @@ impl Request {
     }
 
     /// Clones the request for an attempt that starts now, with the remaining wait. When it is over, a claim that may be in
-    /// the queue goes without a wait: a wait of 0 would end that of another request of its holder.
+    /// the queue goes without a wait: a wait of 0 would end that of another request of its holder. Until the end of the
+    /// wait in cluster time, a hand-over with `to` can then still reach its waiter.
     fn clone_with_remaining_wait(&self, arrived: Instant, may_be_queued: bool) -> Request {
         let mut request = self.clone();
         if let Request::Acquire(acquire) = &mut request

@@ -435,7 +435,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             ));
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
-        let until = Instant::now() + Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
+        let registered = Instant::now();
+        let until = registered + Duration::from_millis(wait_ms.min(MAX_WAIT_MS));
         let queue = || {
             self.requests.waits.register(id, from, until, |longer| {
                 let wait_ms = Some(wait_ms.saturating_add(ceil_ms(longer)));
@@ -447,7 +448,9 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         match proposed {
             Ok(AppliedOutcome { outcome: Outcome::Queued { .. }, position }) => {
                 handle.queued_at(position.index);
-                self.wait(leader_term, handle, until).await
+                // In the queue, the wait began only with the entry of the claim.
+                let slack = registered.elapsed() + WAIT_SLACK;
+                self.wait(leader_term, handle, until, slack).await
             }
             answered => {
                 // Either the waiter is not in the queue, or an earlier attempt queued it and the next leader keeps it.
@@ -504,6 +507,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         leader_term: &LeaderTerm,
         mut handle: WaitHandle,
         until: Instant,
+        slack: Duration,
     ) -> Result<Answer, ProposeError> {
         let _span = Span::child(|| "wait", SpanRole::Internal);
         let request = handle.request();
@@ -516,7 +520,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 // It ends by the wake of its waiter.
                 WaitOver::Leaves(left) => drop(left.await),
             }
-            tokio::time::sleep(WAIT_SLACK).await;
+            tokio::time::sleep(slack).await;
             Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))
         };
         tokio::select! {

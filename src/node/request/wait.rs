@@ -31,7 +31,7 @@ pub(in crate::node) enum WaitOver<L> {
     Leaves(L),
 }
 
-/// The waiting requests at this leader.
+/// The waiting requests at this node. Only the leader has some for long.
 pub(in crate::node) struct WaitRegistry {
     waiters: Mutex<Waiters>,
     /// Receives each waiter whose last request was dropped before an answer.
@@ -125,8 +125,8 @@ impl WaitRegistry {
     }
 
     /// Registers a wait of a client of `node` that ends at `until`, and then calls `propose`: its claim may be granted at
-    /// once. It waits for longer than its request by the passed time, until the last request of the waiter ends.
-    /// Claims of a waiter are queued in the order of their registration.
+    /// once. `propose` gets the time by which the claim must wait longer than its request: until the last request of the
+    /// waiter ends. Claims of a waiter are queued in the order of their registration.
     pub fn register<P>(
         self: &Arc<Self>,
         id: WaiterId,

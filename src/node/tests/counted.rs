@@ -54,6 +54,29 @@ async fn later_claim_of_a_counted_lease_does_not_overtake_a_postponed_one() {
     cluster.shutdown().await;
 }
 
+/// A claim, a revoke and a claim share an entry. The revoke frees the lease, but the entry has granted it already.
+#[tokio::test(start_paused = true)]
+async fn later_claim_does_not_overtake_a_claim_that_is_postponed_after_a_revoke() {
+    const ENTRY: Duration = Duration::from_millis(40);
+    let (cluster, node) = slow(ENTRY).await;
+    let send = |request| {
+        let mut sent = execute(&node, request);
+        assert!(sent.as_mut().now_or_never().is_none(), "its entry takes longer");
+        sent
+    };
+    let name = LeaseName::new("job").expect("valid");
+    let revoke = Request::Change(Command::Revoke { name, reason: String::new() });
+    let (first, revoke, second) = (send(counted("a", 1, None)), send(revoke), send(counted("b", 1, None)));
+    tokio::time::sleep(ENTRY / 4).await;
+    let third = send(counted("c", 1, None));
+    let answers = join_all([first, revoke, second, third]).await;
+    let [first, revoked, second, third] = answers.try_into().expect("four answers");
+    assert_eq!(revoked, Ok(Answer::Outcome(Outcome::Revoked(1))));
+    assert!(held(first).token < held(second).token);
+    assert!(matches!(third, Ok(Answer::Outcome(Outcome::Refused(Refusal::Held { .. })))), "{third:?}");
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn hand_overs_of_a_counted_lease_in_one_entry_both_succeed() {
     let (cluster, node) = slow(Duration::from_millis(40)).await;

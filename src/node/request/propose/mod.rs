@@ -255,10 +255,8 @@ impl<J> CommandQueue<J> {
         Ok(())
     }
 
-    /// Puts commands back to the front, in their order and regardless of the bounds. The commands that were held back
-    /// follow them.
+    /// Puts commands back to the front, in their order and regardless of the bounds.
     pub fn requeue(&mut self, again: Vec<QueuedCommand<J>>) {
-        self.ordinary.end_hold();
         for waiting in again.into_iter().rev() {
             let fifo = self.fifo(waiting.class);
             fifo.bytes += waiting.weight;
@@ -272,6 +270,11 @@ impl<J> CommandQueue<J> {
             self.ordinary.bytes += command.weight;
             self.ordinary.held_back.push_back(command);
         }
+    }
+
+    /// Puts the commands that were held back to the front, in their order.
+    pub fn end_hold(&mut self) {
+        self.ordinary.end_hold();
     }
 
     /// Takes the commands of the next entry, the urgent ones first. Drops ordinary commands that are not `is_wanted`.
@@ -444,10 +447,14 @@ impl JobReceiver {
         })
     }
 
-    /// Records the end of the entry that was sent at `sent`, and queues its postponed jobs again.
-    fn entry_done(&self, sent: Instant, postponed: Vec<QueuedCommand<Job>>) {
+    /// Records the end of the entry that was sent at `sent`, and queues its postponed jobs again. The jobs that may have
+    /// waited for its outcome follow them.
+    fn entry_done(&self, sent: Instant, ends_hold: bool, postponed: Vec<QueuedCommand<Job>>) {
         self.queue(|queue| {
             queue.entry_done(sent, Instant::now());
+            if ends_hold {
+                queue.end_hold();
+            }
             queue.requeue(postponed);
         });
     }
@@ -491,8 +498,8 @@ pub(in crate::node) async fn run<S: Storage>(
             biased;
             () = stop.cancelled() => break,
             Some((sent, names, postponed)) = in_flight.next(), if !in_flight.is_empty() => {
-                undecided.remove(names);
-                jobs.entry_done(sent, postponed);
+                undecided.remove(&names);
+                jobs.entry_done(sent, !names.is_empty(), postponed);
             }
             // At the limit of entries in flight, this round takes no command, but the next one waits until the first of them is late.
             () = jobs.0.changed.notified() => {}

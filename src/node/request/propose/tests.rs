@@ -63,8 +63,41 @@ fn claims_that_are_held_back_keep_their_order_and_their_time_limit() {
     assert_eq!(queue.next_late(), Some(start + MAX_WAIT));
     assert_eq!(queue.take_late(start + MAX_WAIT), ["first"]);
     push(&mut queue, "fourth", 3);
-    queue.requeue(Vec::new());
+    queue.end_hold();
     assert_eq!(entry(&mut queue), ["second", "fourth"]);
+}
+
+fn claim_of_n(limit: u32, wait_ms: Option<u64>) -> Command {
+    let (name, holder) = (LeaseName::new("n").expect("valid"), HolderId::new("h").expect("valid"));
+    let (ttl, metadata) = (Ttl::millis(1_000).expect("valid"), Metadata::default());
+    Command::Acquire(Acquire { name, holder, ttl, wait_ms, lock_delay_ms: 0, limit, metadata })
+}
+
+fn revoke_of_n() -> Command {
+    Command::Revoke { name: LeaseName::new("n").expect("valid"), reason: String::new() }
+}
+
+#[test]
+fn claim_is_held_back_until_the_last_entry_with_its_name_is_done() {
+    for later in [revoke_of_n(), claim_of_n(2, None)] {
+        let mut undecided = Undecided::default();
+        let first = undecided.add([claim_of_n(2, None)].iter());
+        let second = undecided.add([later].iter());
+        undecided.remove(&first);
+        assert!(undecided.holds_back(&claim_of_n(2, None)), "the second entry is in flight");
+        undecided.remove(&second);
+        assert!(!undecided.holds_back(&claim_of_n(2, None)));
+    }
+}
+
+#[test]
+fn claims_with_a_wait_and_of_plain_leases_hold_no_claim_back() {
+    for (entry, holds_back) in [(claim_of_n(2, Some(0)), false), (claim_of_n(1, None), false), (revoke_of_n(), true)] {
+        let mut undecided = Undecided::default();
+        undecided.add([entry.clone()].iter());
+        assert_eq!(undecided.holds_back(&claim_of_n(2, None)), holds_back, "{entry:?}");
+        assert!(!undecided.holds_back(&revoke_of_n()), "{entry:?}");
+    }
 }
 
 #[test]
@@ -144,7 +177,7 @@ fn each_way_out_of_a_queue_returns_its_room() {
         ("held back", &[Class::Ordinary], |queue, _| {
             let taken = queue.take_entry(|()| true);
             queue.hold_back(taken.into_iter());
-            queue.requeue(Vec::new());
+            queue.end_hold();
             while !entry(queue).is_empty() {}
         }),
         ("all", &[Class::Urgent, Class::Ordinary], |queue, _| drop(queue.take_all())),

@@ -5,25 +5,27 @@ use std::collections::BTreeSet;
 use crate::lease::{Acquire, Command, HolderCommand};
 use crate::types::LeaseName;
 
-/// The names of which an entry in flight may postpone a claim. A later claim of such a name must not overtake it.
+/// The names of which an entry in flight may postpone a claim, for each entry. A later claim of such a name must not
+/// overtake it.
 #[derive(Default)]
-pub(super) struct Undecided(BTreeSet<LeaseName>);
+pub(super) struct Undecided(Vec<BTreeSet<LeaseName>>);
 
 impl Undecided {
     pub fn holds_back(&self, command: &Command) -> bool {
-        claim(command).is_some_and(|claim| self.0.contains(&claim.name))
+        claim(command).is_some_and(|claim| self.0.iter().any(|names| names.contains(&claim.name)))
     }
 
     /// Adds the names of an entry, and returns them.
     pub fn add<'c>(&mut self, entry: impl Iterator<Item = &'c Command>) -> BTreeSet<LeaseName> {
         let names: BTreeSet<LeaseName> = entry.filter_map(may_postpone).cloned().collect();
-        self.0.extend(names.iter().cloned());
+        self.0.push(names.clone());
         names
     }
 
-    pub fn remove(&mut self, names: BTreeSet<LeaseName>) {
-        for name in names {
-            self.0.remove(&name);
+    /// Removes the names of an entry. The other entry in flight can have the same names.
+    pub fn remove(&mut self, names: &BTreeSet<LeaseName>) {
+        if let Some(at) = self.0.iter().position(|of_entry| of_entry == names) {
+            self.0.swap_remove(at);
         }
     }
 }
@@ -36,10 +38,13 @@ fn claim(command: &Command) -> Option<&Acquire> {
 }
 
 /// The name of which an entry with this command may postpone a claim. The entry grants the name at most once, and a
-/// further slot can be free: of a counted lease, or after a revoke.
+/// further slot can be free: of a counted lease, or after a revoke. A claim with a wait is queued instead.
 fn may_postpone(command: &Command) -> Option<&LeaseName> {
     match command {
         Command::Revoke { name, .. } => Some(name),
-        command => claim(command).filter(|claim| claim.limit > 1).map(|claim| &claim.name),
+        command => {
+            let may_postpone = |claim: &&Acquire| claim.limit > 1 && claim.wait_ms.is_none();
+            claim(command).filter(may_postpone).map(|claim| &claim.name)
+        }
     }
 }

@@ -36,9 +36,9 @@ pub(super) fn refused(code: Code, detail: &str) -> CallError {
     CallError::Refused(Box::new(Problem::new(code, detail)))
 }
 
-/// The error of a claim that a shutdown could not withdraw.
+/// The error of a claim that could not be withdrawn.
 pub(super) fn not_withdrawn() -> CallError {
-    let why = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn".to_owned();
+    let why = "the cluster did not confirm that the claim was withdrawn".to_owned();
     CallError::Unknown { why, last: None }
 }
 
@@ -47,9 +47,10 @@ pub(super) fn runtime_ended() -> CallError {
     CallError::Unknown { why: "the runtime of the claim was shut down".to_owned(), last: None }
 }
 
-/// The error for a standing that only newer versions know. It does not say whether the grant is in force.
+/// The error for an answer without a standing, or with one that only newer versions know. It does not say whether the
+/// grant is in force.
 pub(super) fn unknown_standing() -> CallError {
-    let why = "the cluster is newer than this client, and answered with an unknown standing of the holder".to_owned();
+    let why = "the answer of the cluster has no standing of the holder that this client knows".to_owned();
     CallError::Unknown { why, last: None }
 }
 

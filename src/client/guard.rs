@@ -127,6 +127,10 @@ impl LeaseGuard {
     ///
     /// The reason of the loss, if the lease is lost before `work` completes.
     ///
+    /// # Panics
+    ///
+    /// The future panics in a Tokio runtime without timers.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work`. The guard still holds the lease.
@@ -192,7 +196,7 @@ impl LeaseGuard {
     /// Requests a release if the grant ended by the local clock alone, so that waiters need not wait for the expiry.
     /// The caller must have ended the work.
     fn release_lost_grant(&self) {
-        if self.lease.hold.unreleased().is_some_and(|unreleased| unreleased.token == self.token) {
+        if self.lease.hold.is_unreleased(self.token) {
             let command = KeeperCommand::ReleaseToken { hold: self.lease.hold.clone(), token: self.token };
             self.lease.owner.shared.send_command(command);
         }

@@ -36,7 +36,7 @@ pub(super) struct Hold {
     deadline: AtomicU64,
     /// Serializes acquires, releases and hand-overs.
     pub operation: tokio::sync::Mutex<()>,
-    /// A claim is in flight, perhaps for its whole wait in the queue.
+    /// A claim is in flight, perhaps for its whole wait in the queue, or its acquire pauses before the next attempt.
     claiming: watch::Sender<bool>,
     /// Guards of one process exclude each other here: to the cluster they are one holder.
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
@@ -51,8 +51,8 @@ struct HoldRecord {
     grant: Option<Grant>,
     /// The cluster may have granted a claim whose answer did not arrive.
     ambiguous: bool,
-    /// A shutdown aborted such a claim before the cluster knew it. The cluster may apply it later.
-    abandoned: bool,
+    /// Such a claim was aborted before the cluster knew it. Until this time, the cluster may apply it or show its grant.
+    abandoned_until: Option<Duration>,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased: Option<Unreleased>,
     /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
@@ -111,7 +111,7 @@ impl Hold {
                 options,
                 grant: None,
                 ambiguous: false,
-                abandoned: false,
+                abandoned_until: None,
                 unreleased: None,
                 undrained_token: None,
                 is_releasing: false,
@@ -122,8 +122,8 @@ impl Hold {
         })
     }
 
-    /// Takes the operation lock to end the grant. Returns `None` if a claim is in flight: there is no grant then, and the
-    /// claim can keep the lock for a long time.
+    /// Takes the operation lock to end the grant. Returns `None` if a claim is in flight or will be repeated: there is no
+    /// grant then, and the acquire can keep the lock for a long time.
     pub async fn lock_grant(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
         let mut claiming = self.claiming.subscribe();
         tokio::select! {
@@ -133,7 +133,8 @@ impl Hold {
         }
     }
 
-    /// Marks a claim as in flight until the returned value is dropped. The caller has the operation lock.
+    /// Marks a claim as in flight, or as to be repeated, until the returned value is dropped. The caller has the operation
+    /// lock.
     pub fn begin_claim(&self) -> ClaimInFlight<'_> {
         self.claiming.send_replace(true);
         ClaimInFlight(self)
@@ -222,15 +223,15 @@ impl Hold {
     pub fn set_ambiguous(&self, ambiguous: bool) {
         let mut record = self.record();
         record.ambiguous = ambiguous;
-        record.abandoned &= ambiguous;
+        record.abandoned_until.take_if(|_| !ambiguous);
     }
 
-    pub fn set_abandoned(&self) {
-        self.record().abandoned = true;
+    pub fn set_abandoned(&self, until: Option<Duration>) {
+        self.record().abandoned_until = until;
     }
 
-    pub fn is_abandoned(&self) -> bool {
-        self.record().abandoned
+    pub fn is_abandoned(&self, now: Duration) -> bool {
+        self.record().abandoned_until.is_some_and(|until| now < until)
     }
 
     pub fn is_ambiguous(&self) -> bool {
@@ -240,6 +241,11 @@ impl Hold {
     /// The grant that ended here and that the cluster may still count as held.
     pub fn unreleased(&self) -> Option<Unreleased> {
         self.record().unreleased
+    }
+
+    /// Whether the grant with this token ended here, and perhaps not at the cluster.
+    pub fn is_unreleased(&self, token: FencingToken) -> bool {
+        self.unreleased().is_some_and(|unreleased| unreleased.token == token)
     }
 
     /// Records that the release of a grant has no conclusive answer.
@@ -306,6 +312,7 @@ impl Hold {
     ) {
         let mut record = self.record();
         record.ambiguous = false;
+        record.abandoned_until = None;
         // A ttl of the options is compared when the options are set.
         if options.ttl.is_none()
             && let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| options.grace > *half)

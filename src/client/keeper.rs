@@ -1,12 +1,13 @@
 //! The keeper task of a manager: it renews the held leases, detects losses and runs background commands.
 
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, KeeperAction};
@@ -183,23 +184,36 @@ fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Dur
 
 async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
     let mut unfinished = UnfinishedCommand { shared: shared.clone(), command: Some(command) };
-    match &mut unfinished.command {
-        Some(KeeperCommand::Release { hold, token, permit }) => {
-            if let Err(error) = operations::release(&shared, hold, *token).await {
-                tracing::warn!(lease = %hold.name, %error, "the release failed; the lease expires by its ttl");
+    if let Some(command) = &mut unfinished.command {
+        // A panic must not end the keeper. The next attempt would panic again.
+        if AssertUnwindSafe(carry_out(&shared, command)).catch_unwind().await.is_err() {
+            tracing::error!("a background request of the lease manager panicked");
+        }
+    }
+    unfinished.command = None;
+}
+
+async fn carry_out(shared: &Arc<ManagerInner>, command: &mut KeeperCommand) {
+    match command {
+        KeeperCommand::Release { hold, token, permit } => {
+            match (operations::release(shared, hold, *token).await, *token) {
+                (Err(error), _) => {
+                    tracing::warn!(lease = %hold.name, %error, "the release failed; the lease expires by its ttl");
+                }
+                // The guard was dropped before its deadline, and the grant ended by the local clock after that.
+                (Ok(false), Some(token)) if permit.is_some() && hold.is_unreleased(token) => {
+                    let _ = operations::send_release(shared, hold, token).await;
+                }
+                (Ok(_), _) => {}
             }
             drop(permit.take());
         }
-        Some(KeeperCommand::ResolveAmbiguous { hold, claim }) => {
-            operations::resolve_ambiguous(&shared, hold, claim.take()).await;
-        }
-        Some(KeeperCommand::ReleaseToken { hold, token }) => {
+        KeeperCommand::ResolveAmbiguous { hold, claim } => operations::resolve_ambiguous(shared, hold, claim).await,
+        KeeperCommand::ReleaseToken { hold, token } => {
             // The lease expires without this release. A success only shortens the wait of other holders.
-            let _ = operations::send_release(&shared, hold, *token).await;
+            let _ = operations::send_release(shared, hold, *token).await;
         }
-        None => {}
     }
-    unfinished.command = None;
 }
 
 /// A command in progress. If the keeper ends with its runtime, the next keeper runs the command again.
@@ -210,8 +224,7 @@ struct UnfinishedCommand {
 
 impl Drop for UnfinishedCommand {
     fn drop(&mut self) {
-        // A command that panics could end each later keeper.
-        if let Some(command) = self.command.take().filter(|_| !std::thread::panicking()) {
+        if let Some(command) = self.command.take() {
             self.shared.send_command(command);
         }
     }

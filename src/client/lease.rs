@@ -103,6 +103,9 @@ impl Lease {
     /// Runs the [`before_release`](Lease::before_release) listeners and releases the lease, so that the next holder can
     /// get it at once. Returns `false` if the lease was not held; nothing changes then.
     ///
+    /// While an acquire of this lease is in progress, also between its attempts, the call returns `false` at once. The
+    /// acquire goes on and can get the lease after that.
+    ///
     /// # Errors
     ///
     /// After any error this handle no longer holds the lease.
@@ -145,7 +148,9 @@ impl Lease {
     /// Runs the [`before_release`](Lease::before_release) listeners and hands the lease over to a waiter in the queue:
     /// to `to`, or to the first waiter whose request has reached the leader. The lease is never free in between.
     ///
-    /// Returns `false` if the lease was not held. This handle stops holding the lease before it sends the request. The work
+    /// Returns `false` if the lease was not held. During an acquire the result is that of [`release`](Lease::release).
+    ///
+    /// This handle stops holding the lease before it sends the request. The work
     /// of a [`LeaseGuard`](super::LeaseGuard) pauses until the answer. It goes on if the lease stays held.
     ///
     /// # Errors
@@ -240,7 +245,8 @@ impl Lease {
     /// end there.
     ///
     /// The manager holds and renews the lease during that time. [`LeaseOptions::drain`](super::LeaseOptions::drain)
-    /// limits it.
+    /// limits it. If a Tokio runtime ends during a release in the background, the manager repeats the release in the next
+    /// one, and calls the listeners again.
     pub fn before_release<F>(&self, call: impl Fn() -> F + Send + Sync + 'static) -> Subscription
     where
         F: Future<Output = ()> + Send + 'static,

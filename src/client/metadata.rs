@@ -11,27 +11,15 @@ use crate::types::Metadata;
 const ATTEMPTS: u32 = 5;
 
 impl Lease {
-    /// Replaces the metadata of the current grant. Returns `false` if the lease is not held.
-    ///
-    /// The request names the version that it replaces, so an earlier update that arrives late cannot undo this one. A
-    /// watch does not report an update of metadata: it is no transition.
-    ///
-    /// # Errors
-    ///
-    /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster
-    /// may have replaced the metadata.
-    pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
-        self.update_metadata_of(None, metadata).await
-    }
-
-    /// Replaces the metadata of the current grant, or only of the grant with this token.
-    async fn update_metadata_of(&self, only: Option<FencingToken>, metadata: Metadata) -> Result<bool, CallError> {
+    /// Replaces the metadata of the grant with this token.
+    async fn update_metadata_of(&self, token: FencingToken, metadata: Metadata) -> Result<bool, CallError> {
         let (shared, hold) = (&self.owner.shared, &self.hold);
         let Some(_operation) = hold.lock_grant().await else { return Ok(false) };
-        let is_wanted = |token: &FencingToken| only.is_none_or(|only| only == *token);
         let mut attempt = 1;
         loop {
-            let Some(token) = hold.token(self.now()).filter(is_wanted) else { return Ok(false) };
+            if hold.token(self.now()) != Some(token) {
+                return Ok(false);
+            }
             let version = match standing(shared, hold).await? {
                 Standing::Holds { lease, .. } if lease.token == token => lease.metadata_version,
                 _ => return check(shared, hold).await.map(|_| false),
@@ -53,9 +41,27 @@ impl Lease {
 }
 
 impl LeaseGuard {
-    /// Replaces the metadata of this guard's grant: like [`Lease::update_metadata`].
+    /// Most calls of [`update_metadata`](Self::update_metadata) for one change, while they return `false` and the grant is
+    /// held. A hand-over that is refused is such a case.
+    pub(crate) const MAX_UPDATES: u32 = ATTEMPTS;
+
+    /// The error after [`MAX_UPDATES`](Self::MAX_UPDATES).
+    pub(crate) fn not_updated() -> CallError {
+        let why = "the cluster counts the lease as held and refuses its metadata as those of a lost lease".to_owned();
+        CallError::Unknown { why, last: None }
+    }
+
+    /// Replaces the metadata of this guard's grant. Returns `false` if the lease is not held.
+    ///
+    /// The request names the version that it replaces, so an earlier update that arrives late cannot undo this one. A
+    /// watch does not report an update of metadata: it is no transition.
+    ///
+    /// # Errors
+    ///
+    /// After any error the lease stays held and the update can be sent again. If the outcome is unknown, the cluster
+    /// may have replaced the metadata.
     pub(crate) async fn update_metadata(&self, metadata: Metadata) -> Result<bool, CallError> {
-        self.update_metadata_of(Some(self.token()), metadata).await
+        self.update_metadata_of(self.token(), metadata).await
     }
 }
 
@@ -69,6 +75,8 @@ mod tests {
     use crate::api;
     use crate::client::error::refused;
     use crate::client::{Coordinator, Events, LeaseOptions, Loss, ManagerOptions, ResponseFuture, Wait};
+    use crate::recipes::election::{Election, ElectionOptions, EstablishError};
+    use crate::recipes::group::{Group, GroupError, MemberOptions};
     use crate::testing::FakeCluster;
     use crate::types::{HolderId, LeaseName};
 
@@ -162,14 +170,14 @@ mod tests {
         let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default(), delay };
         let manager = cluster.manager_through(coordinator.clone(), ManagerOptions::new());
         let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
-        lease.acquire(Wait::No).await.expect("the lease is free");
+        let guard = lease.guard(Wait::No).await.expect("the lease is free");
         let metadata =
             Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("the metadata is within its limit");
-        let updated = lease.update_metadata(metadata).await.map_err(|error| match error {
+        let updated = guard.update_metadata(metadata).await.map_err(|error| match error {
             CallError::Refused(problem) => Some(problem.code),
             _ => None,
         });
-        assert_eq!(lease.is_held(), delay < TTL);
+        assert_eq!(guard.is_held(), delay < TTL);
         let updates = *coordinator.updates.lock().expect("not poisoned");
         (updated, updates)
     }
@@ -181,12 +189,11 @@ mod tests {
         let guard = lease.guard(Wait::No).await.expect("the lease is free");
         cluster.lose("job", Loss::Expired);
         lease.acquire(Wait::No).await.expect("the lease is free again");
-        let metadata = || Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("short metadata");
-        assert_eq!(guard.update_metadata(metadata()).await, Ok(false));
+        let metadata = Metadata::new([("zone".to_owned(), "b".to_owned())].into()).expect("short metadata");
+        assert_eq!(guard.update_metadata(metadata).await, Ok(false));
         let budget = RetryBudget::within(TTL);
         let held = Coordinator::held(&cluster, "job".to_owned(), budget).await.expect("an answer");
         assert!(held[0].metadata.is_empty(), "the later grant keeps its metadata");
-        assert_eq!(lease.update_metadata(metadata()).await, Ok(true));
     }
 
     #[tokio::test]
@@ -200,6 +207,25 @@ mod tests {
     async fn other_metadata_refusals_are_not_retried() {
         assert_eq!(update(&[Code::LeaseFull]).await, (Err(Some(Code::LeaseFull)), 1));
         assert_eq!(update(&[Code::Lost]).await, (Ok(false), 1));
+    }
+
+    /// The cluster counts the lease as held in each read.
+    #[tokio::test(start_paused = true)]
+    async fn change_that_is_always_refused_as_lost_ends_as_unknown() {
+        const REFUSALS: usize = 1_000;
+        let cluster = FakeCluster::new();
+        let codes = Arc::new(Mutex::new([Code::Lost; REFUSALS].into()));
+        let coordinator = Refusing { cluster: cluster.clone(), codes, updates: Arc::default(), delay: Duration::ZERO };
+        let manager = cluster.manager_through(coordinator.clone(), ManagerOptions::new());
+        let options = MemberOptions::new("a").ttl(TTL);
+        let member = Group::join(&manager, "workers", options).await.expect("the member joins");
+        let changed = member.set_ready(false).await;
+        assert!(matches!(changed, Err(GroupError::Call(CallError::Unknown { .. }))), "{changed:?}");
+        let election = Election::new(&manager, "leader", ElectionOptions::new().ttl(TTL)).expect("valid options");
+        let leadership = election.campaign().await.expect("elected");
+        let established = leadership.establish(|_| async { Ok::<_, &str>(()) }).await;
+        assert!(matches!(established, Err(EstablishError::NotPublished(CallError::Unknown { .. }))), "{established:?}");
+        assert!(*coordinator.updates.lock().expect("not poisoned") < REFUSALS);
     }
 
     /// The cluster applies each update. The caller must not take the metadata for those of a lease that it holds.

@@ -8,7 +8,7 @@
 //! | `manager`, `lease`, `guard`, `work` | the handles that a program uses |
 //! | `options`, `state` | options, and the state of a lease at its holder |
 //! | `hold`, `grant` | the local state of one lease: grant, deadline, signals |
-//! | `operations`, `metadata` | requests to the cluster for one lease |
+//! | `operations`, `claims`, `metadata` | requests to the cluster for one lease |
 //! | `keeper`, `shared` | the task that renews, and the state that it shares with the handles |
 //! | `listeners`, `metrics` | callbacks of the program, and metrics |
 //! | `refresh` | when to read the leases of other holders again |
@@ -18,6 +18,7 @@
 //!
 //! This module must not depend on the server: no storage, no Raft, no listener.
 
+mod claims;
 mod coordinator;
 mod error;
 mod grant;

@@ -6,20 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::error::{not_withdrawn, refused, runtime_ended, unknown_standing};
+use super::claims::{RESOLVE_INTERVAL, SentClaim, shows_claim};
+use super::error::{not_withdrawn, refused, unknown_standing};
 use super::hold::{Hold, Unreleased};
 use super::shared::{KeeperCommand, ManagerInner, ReleaseInProgress, UnreleasedGrant};
-use super::{AcquireOptions, CallError, LeaseOptions, Loss, RetryBudget, metrics};
+use super::{AcquireOptions, CallError, Coordinator, LeaseOptions, Loss, RetryBudget, metrics};
 use crate::api::{Acquire, Code, EventKind, HandOver, LeaseInfo, Release, RenewBatch, RenewItem, Standing};
 use crate::token::FencingToken;
 use crate::trace;
 use crate::types::{HolderId, ceil_ms};
 
-/// Pause between two checks of an abandoned claim that may still wait in the queue.
-const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
 /// After this time, another request withdraws an abandoned claim that still waits.
 const WITHDRAW_AFTER: Duration = Duration::from_millis(250);
 
@@ -71,6 +69,7 @@ pub(super) async fn acquire(
         }
         // The caller may leave during the pause, after an attempt that was granted.
         let unresolved = unknown.is_some().then(|| UnresolvedAttempt { shared, hold });
+        let _claiming = hold.begin_claim();
         tokio::select! {
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(options.retry_delay) => {}
@@ -115,7 +114,7 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
     let was_ambiguous = hold.is_ambiguous();
     hold.set_ambiguous(true);
-    let claim = SentClaim::send(shared, hold, claim, was_ambiguous);
+    let claim = SentClaim::send(shared, hold, claim, wait, was_ambiguous);
     let mut pending = AmbiguousClaim { shared, hold, wait, claim: Some(claim), is_resolved: false };
     drop(in_flight);
     let granted = match pending.answer().await {
@@ -140,73 +139,6 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
             Err(pending.resolved(error))
         }
     }
-}
-
-/// A claim in flight. It runs in a task of the manager, so that its caller can stop polling or be dropped. Dropping the
-/// `SentClaim` aborts the task.
-#[derive(Debug)]
-pub(super) struct SentClaim {
-    task: AbortOnDropHandle<Option<Result<LeaseInfo, CallError>>>,
-    waits: bool,
-    /// The outcome of an earlier claim of this holder is unknown.
-    follows_ambiguous: bool,
-}
-
-impl SentClaim {
-    fn send(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, claim: Acquire, follows_ambiguous: bool) -> SentClaim {
-        let (manager, claimed) = (shared.clone(), hold.clone());
-        let budget = RetryBudget::within(shared.options.operation_timeout);
-        let waits = claim.wait_ms.is_some();
-        let task = shared.claims.spawn(trace::in_current(async move {
-            let mut answer = manager.coordinator.acquire(claimed.name.clone(), claim, budget);
-            tokio::select! {
-                biased;
-                () = manager.closing.cancelled() => {}
-                answer = &mut answer => return Some(answer),
-            }
-            tokio::select! {
-                biased;
-                answer = &mut answer => return Some(answer),
-                () = until_known(&manager, &claimed), if waits => {}
-                () = tokio::time::sleep(budget.total) => claimed.set_abandoned(),
-            }
-            None
-        }));
-        SentClaim { task: AbortOnDropHandle::new(task), waits, follows_ambiguous }
-    }
-
-    /// The answer of a finished task. `None`: the manager is shut down, and the task abandoned the claim.
-    fn answer(ended: Result<Option<Result<LeaseInfo, CallError>>, JoinError>) -> Option<Result<LeaseInfo, CallError>> {
-        ended.unwrap_or_else(|error| match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Some(Err(runtime_ended())),
-        })
-    }
-
-    /// The answer to a claim that its caller has abandoned. A claim that waits in a queue is aborted instead, and its
-    /// node withdraws it. An abort before the cluster knows the claim proves nothing: the cluster may apply the claim
-    /// later.
-    async fn final_answer(self, shared: &ManagerInner, hold: &Hold) -> Option<Result<LeaseInfo, CallError>> {
-        let withdraw_at = shared.now() + shared.options.operation_timeout;
-        while self.waits && !self.task.is_finished() {
-            if is_known(shared, hold).await || shared.now() >= withdraw_at {
-                return None;
-            }
-            tokio::time::sleep(RESOLVE_INTERVAL).await;
-        }
-        SentClaim::answer(self.task.await)
-    }
-}
-
-/// Waits until the cluster has applied a claim of this holder. Its node then withdraws the claim after an abort.
-async fn until_known(shared: &ManagerInner, hold: &Hold) {
-    while !is_known(shared, hold).await {
-        tokio::time::sleep(RESOLVE_INTERVAL).await;
-    }
-}
-
-async fn is_known(shared: &ManagerInner, hold: &Hold) -> bool {
-    matches!(standing(shared, hold).await, Ok(Standing::Holds { .. } | Standing::Waits { .. }))
 }
 
 /// The error of an acquire that a shutdown ended, after the shutdown has resolved its claim.
@@ -471,8 +403,9 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
     }
 }
 
-/// Releases the grant of an abandoned claim, if the cluster granted it.
-pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, claim: Option<SentClaim>) {
+/// Releases the grant of an abandoned claim, if the cluster granted it. A claim that the cluster does not show stays
+/// unresolved. If the future is dropped before the answer, it leaves the claim to the next one.
+pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, claim: &mut Option<SentClaim>) {
     let _operation = hold.operation.lock().await;
     if hold.granted_token().is_some() || !hold.is_ambiguous() {
         return;
@@ -482,6 +415,8 @@ pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hol
         Some(claim) => claim.final_answer(shared, hold).await,
         None => None,
     };
+    // The node withdraws a claim that still waits.
+    *claim = None;
     // If the release fails, the lease expires by its ttl.
     match answer {
         Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) if !follows_ambiguous => hold.set_ambiguous(false),
@@ -493,12 +428,18 @@ pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hol
 pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
     let withdraw_at = shared.now() + WITHDRAW_AFTER;
     let released = loop {
-        match standing(shared, hold).await? {
+        let standing = standing(shared, hold).await?;
+        if shows_claim(&standing) {
+            hold.set_abandoned(None);
+        }
+        match standing {
             Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
             // The cluster may grant the claim before its node withdraws it.
             Standing::Waits { .. } if shared.now() < withdraw_at => tokio::time::sleep(RESOLVE_INTERVAL).await,
             Standing::Waits { .. } => break leave_queue(shared, hold).await?,
-            Standing::Ended { .. } | Standing::Unknown if hold.is_abandoned() => return Err(not_withdrawn()),
+            Standing::Ended { .. } | Standing::Unknown if hold.is_abandoned(shared.now()) => {
+                return Err(not_withdrawn());
+            }
             Standing::Ended { .. } | Standing::Unknown => break false,
             Standing::Other => return Err(unknown_standing()),
         }
@@ -526,9 +467,16 @@ async fn leave_queue(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallErr
 }
 
 pub(super) async fn standing(shared: &ManagerInner, hold: &Hold) -> Result<Standing, CallError> {
-    let budget = RetryBudget::within(shared.options.operation_timeout);
-    let explained = shared.coordinator.explain(hold.name.clone(), hold.holder.clone(), budget).await?;
-    Ok(explained.standing.unwrap_or(Standing::Unknown))
+    standing_at(&*shared.coordinator, hold, RetryBudget::within(shared.options.operation_timeout)).await
+}
+
+pub(super) async fn standing_at(
+    coordinator: &dyn Coordinator,
+    hold: &Hold,
+    budget: RetryBudget,
+) -> Result<Standing, CallError> {
+    let explained = coordinator.explain(hold.name.clone(), hold.holder.clone(), budget).await?;
+    explained.standing.ok_or_else(unknown_standing)
 }
 
 /// Guards a claim in flight. If it is dropped before the claim is resolved, the keeper resolves the claim.
@@ -546,10 +494,10 @@ impl AmbiguousClaim<'_> {
     async fn answer(&mut self) -> Option<Result<LeaseInfo, CallError>> {
         let claim = self.claim.as_mut().expect("the answer is taken once");
         let _claiming = self.hold.begin_claim();
-        let ended = (&mut claim.task).await;
+        let ended = claim.ended().await;
         // This comes before a panic is resumed: the task has ended and must not be awaited again.
         self.claim = None;
-        SentClaim::answer(ended)
+        ended.answer()
     }
 
     fn resolved<T>(mut self, value: T) -> T {

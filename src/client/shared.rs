@@ -8,9 +8,9 @@ use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::claims::SentClaim;
 use super::hold::{Hold, Unreleased};
 use super::listeners::ListenerQueue;
-use super::operations::SentClaim;
 use super::{Coordinator, ManagerOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, MAX_TTL_MS};
@@ -144,12 +144,16 @@ impl ManagerInner {
     /// before the end of `wait`, if it does.
     pub fn keep_ambiguous(&self, hold: &Arc<Hold>, wait: Duration) {
         hold.set_ambiguous(true);
+        self.keep_left_held(hold, Some(self.ambiguous_time(hold, wait)));
+    }
+
+    /// How long the cluster may count a lease as waiting or held, if the outcome of its claim is unknown.
+    pub fn ambiguous_time(&self, hold: &Hold, wait: Duration) -> Duration {
         let ttl = match hold.options().ttl_ms() {
             Some(ttl) => ttl.as_millis(),
             None => Some(MAX_TTL_MS),
         };
-        let held = ttl.map(|ttl| Duration::from_millis(ttl) + wait + self.options.operation_timeout);
-        self.keep_left_held(hold, held);
+        ttl.map_or(Duration::MAX, |ttl| Duration::from_millis(ttl) + wait + self.options.operation_timeout)
     }
 
     /// The leases of [`keep_left_held`](Self::keep_left_held) that have not expired and were not released since.

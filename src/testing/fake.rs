@@ -157,7 +157,12 @@ impl FakeCluster {
     }
 
     /// Grants the lease to another holder without expiry. The previous holder loses it by expiry. Of a semaphore that is
-    /// in use, other holders get all permits. During a lock delay, the other holder waits for the end of the delay.
+    /// in use, other holders get all permits. During a lock delay, the other holder waits for the end of the delay, behind
+    /// the waiters that came before it.
+    ///
+    /// # Panics
+    ///
+    /// The call panics if the lease has waiters with a limit above 1 and no holder.
     pub fn mark_held_elsewhere(&self, name: &str) {
         let name = valid(name);
         self.lose_at_managers(&name, Loss::Expired);

@@ -427,6 +427,22 @@ async fn change_after_the_deadline_names_the_reason_of_the_loss() {
     assert!(matches!(lost, Err(EstablishError::Lost(Loss::Suspended | Loss::Unreachable))), "{lost:?}");
 }
 
+/// The hand-over is refused a second later: no candidate waits.
+#[tokio::test(start_paused = true)]
+async fn establishment_during_a_refused_hand_over_is_published() {
+    let options = ElectionOptions::new().ttl(LONG_TTL);
+    let leadership = candidate(&FakeCluster::new().manager(), options).campaign().await.expect("elected");
+    let _slow = leadership.before_resign(|| tokio::time::sleep(Duration::from_secs(1)));
+    let established = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        leadership.establish(|_| async { Ok::<_, &str>(()) }).await
+    };
+    let (handed_over, established) = tokio::join!(leadership.hand_over(None), established);
+    assert!(handed_over.is_err(), "{handed_over:?}");
+    assert_eq!(established, Ok(()));
+    assert!(leadership.is_established());
+}
+
 /// The manager refuses the second guard itself.
 #[tokio::test(start_paused = true)]
 async fn id_of_a_member_of_the_same_process_is_taken() {

@@ -204,7 +204,10 @@ async fn shutdown_names_an_unknown_claim_until_its_wait_is_over() {
         }
     }
     let failed = manager.shutdown().await;
-    assert!(failed.iter().any(|(name, _)| name.as_str() == "job"), "{failed:?}");
+    let mut names: Vec<&str> = failed.iter().map(|(name, _)| name.as_str()).collect();
+    // The time of the second claim is over. The manager forgets it at its next look.
+    names.retain(|name| *name != "other");
+    assert_eq!(names, ["job"], "{failed:?}");
 }
 
 /// The first claim is carried out, and its answer is lost.

@@ -1,11 +1,12 @@
 //! Releases and hand-overs concern what is held at their call, and nothing that comes later.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure::client::{LeaseOptions, Loss, Wait};
+use tenure::client::{AcquireOptions, LeaseOptions, Loss, Wait};
 use tenure::testing::FakeCluster;
 
-use crate::link::TTL;
+use crate::link::{ClaimFate, Fate, Link, TTL, Withheld};
 use crate::runtimes::runtime;
 use crate::world::{LONG, until, wait_in_queue};
 
@@ -96,4 +97,59 @@ fn background_release_ends_no_later_grant() {
         assert_eq!(lease.token(), Some(next), "{way}");
         assert_eq!(program.block_on(lease.check()), Ok(true), "{way}");
     }
+}
+
+/// No node has served the first attempt.
+#[tokio::test(start_paused = true)]
+async fn release_between_two_attempts_has_nothing_to_end() {
+    let link = Link::new();
+    let lease = link.lease();
+    link.failing_claims.lock().expect("plain").push_back(ClaimFate::NotSent);
+    let acquiring = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(AcquireOptions::from(Wait::No).retries(1, HOUR)).await }
+    });
+    until("the first attempt is made", || link.claims.load(Ordering::SeqCst) == 1).await;
+    let asked = async { (lease.release().await, lease.hand_over(None).await) };
+    let ended = tokio::time::timeout(LONG, asked).await.expect("they do not wait for the acquire");
+    assert_eq!(ended, (Ok(false), Ok(false)));
+    acquiring.await.expect("no panic").expect("the second attempt is granted");
+}
+
+/// The keeper sees the deadline before it runs the release that the guard has requested.
+#[tokio::test(start_paused = true)]
+async fn dropped_guard_frees_a_grant_whose_deadline_passes_before_the_release() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    let guard = lease.guard(Wait::No).await.expect("it is free");
+    drop(guard);
+    cluster.clock().advance(TTL * 995 / 1000);
+    let other = cluster.manager().lease("job").expect("a name");
+    let acquired = tokio::time::timeout(LONG, other.acquire(Wait::UpTo(HOUR))).await;
+    acquired.expect("the manager releases it").expect("it is free again");
+}
+
+/// The coordinator panics in one of two releases in the background.
+#[tokio::test(start_paused = true)]
+async fn panic_in_one_release_costs_no_other_lease() {
+    let link = Link::new();
+    let manager = link.manager();
+    let kept = manager.lease_with("kept", LeaseOptions::new().ttl(TTL)).expect("a name");
+    kept.acquire(Wait::No).await.expect("it is free");
+    link.withheld.send_replace(Withheld { release_requests: true, ..Withheld::default() });
+    link.lose_next_release(Fate::Panics);
+    for name in ["one", "two"] {
+        drop(manager.try_acquire(name).await.expect("an answer").expect("it is free"));
+    }
+    until("both releases are sent", || link.releases.load(Ordering::SeqCst) == 2).await;
+    link.withheld.send_replace(Withheld::default());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let other = link.cluster.manager();
+    let mut free = 0;
+    for name in ["one", "two"] {
+        free += usize::from(other.try_acquire(name).await.expect("an answer").is_some());
+    }
+    assert_eq!(free, 1, "the release without a panic is done");
+    link.cluster.clock().advance(TTL * 2 / 5);
+    until("the third lease is renewed", || kept.remaining() > Some(TTL * 9 / 10)).await;
 }

@@ -69,6 +69,8 @@ pub enum Fate {
     Revoked,
     /// Carried out, and the same holder has the lease again.
     GrantedAnew,
+    /// The request panics.
+    Panics,
 }
 
 /// What becomes of a claim without an answer.
@@ -216,6 +218,7 @@ impl Coordinator for Link {
                 }
                 Some(Fate::CarriedOut) => _ = self.cluster.release(name, release, budget).await,
                 Some(Fate::NotCarriedOut) => {}
+                Some(Fate::Panics) => panic!("as the test says"),
                 Some(Fate::Revoked) => self.cluster.lose(name.as_str(), Loss::Revoked),
                 Some(Fate::GrantedAnew) => {
                     let _ = self.cluster.release(name.clone(), release, budget).await;

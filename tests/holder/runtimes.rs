@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::client::{LeaseOptions, Loss, ManagerOptions, Wait};
+use tenure::api::Acquire;
+use tenure::client::{Coordinator, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::link::{Link, TTL, USABLE, Withheld};
-use crate::world::until;
+use crate::world::{LONG, until};
 
 /// A runtime with a paused clock. Its tasks run only while the test blocks on it.
 pub fn runtime() -> Runtime {
@@ -36,6 +37,59 @@ fn claim_of_a_runtime_that_ended_costs_no_lease() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         cluster.clock().advance(TTL * 2 / 5);
         until("it is renewed", || lease.remaining() > Some(TTL * 9 / 10)).await;
+    });
+}
+
+/// The request of the ended runtime arrives a second later, or perhaps after the shutdown.
+#[test]
+fn claim_of_a_runtime_that_ended_is_released_or_named() {
+    for arrives in [true, false] {
+        let (main, brief) = (runtime(), runtime());
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        let kept = main.block_on(manager.try_acquire("kept")).expect("an answer").expect("it is free");
+        switch.set(Line::Cut);
+        let lease = manager.lease("job").expect("a name");
+        let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::No)).await };
+        assert!(brief.block_on(claim).is_err(), "the claim has no answer");
+        drop(brief);
+        switch.set(Line::Up);
+        main.block_on(async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if arrives {
+                let (name, claim) = (lease.name().clone(), Acquire::new(lease.holder().clone()));
+                cluster.acquire(name, claim, RetryBudget::within(LONG)).await.expect("it is free");
+            }
+            tokio::time::sleep(LONG).await;
+            let next = cluster.manager().try_acquire("job").await.expect("an answer");
+            assert!(next.is_some(), "the manager releases what arrives within its time limit");
+            kept.release().await.expect("an answer");
+            let left: Vec<_> = manager.shutdown().await.into_iter().map(|(name, _)| name.to_string()).collect();
+            let expected: &[&str] = if arrives { &[] } else { &["job"] };
+            assert_eq!(left, expected);
+        });
+    }
+}
+
+/// The keeper ended with its runtime, so no task takes the claim of the dropped acquire over.
+#[test]
+fn claim_ends_with_its_manager_without_a_keeper() {
+    let (main, keeper, claiming) = (runtime(), runtime(), runtime());
+    let cluster = FakeCluster::new();
+    let held = main.block_on(cluster.manager().try_acquire("job")).expect("an answer").expect("it is free");
+    let manager = cluster.manager();
+    let kept = keeper.block_on(manager.try_acquire("kept")).expect("an answer").expect("it is free");
+    let lease = manager.lease("job").expect("a name");
+    let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::UpTo(LONG))).await };
+    assert!(claiming.block_on(claim).is_err(), "the claim waits");
+    drop(keeper);
+    drop((kept, lease, manager));
+    claiming.block_on(tokio::time::sleep(Duration::from_millis(10)));
+    main.block_on(async {
+        assert_eq!(held.release().await, Ok(true));
+        let next = cluster.manager().try_acquire("job").await.expect("an answer");
+        assert!(next.is_some(), "the lease went to a claim without a manager");
     });
 }
 

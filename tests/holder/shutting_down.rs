@@ -187,3 +187,49 @@ async fn shutdown_ends_or_names_a_claim_that_the_cluster_does_not_know_yet() {
         }
     }
 }
+
+/// The acquire was dropped a second before the shutdown. Its claim arrives a second later, or after the shutdown.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_or_names_the_claim_of_a_dropped_acquire() {
+    for arrives_meanwhile in [true, false] {
+        let (link, manager) = withheld_claim(LeaseOptions::new().infinite()).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let shutting_down = tokio::spawn(async move { shut_down(&manager).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if arrives_meanwhile {
+            link.withheld.send_replace(Withheld::default());
+        }
+        let left = tokio::time::timeout(LONG, shutting_down).await.expect("the shutdown ends").expect("no panic");
+        let expected: &[&str] = if arrives_meanwhile { &[] } else { &["job"] };
+        assert_eq!(left, expected);
+        link.withheld.send_replace(Withheld::default());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let next = link.cluster.manager().try_acquire("job").await.expect("an answer");
+        assert_eq!(next.is_some(), arrives_meanwhile);
+    }
+}
+
+/// The manager has stopped looking for the claim when the shutdown begins.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_the_claim_of_a_dropped_acquire_until_its_time_is_over() {
+    let (link, manager) = withheld_claim(LeaseOptions::new().ttl(TTL)).await;
+    let _lease = manager.lease("job").expect("a name");
+    tokio::time::sleep(LONG).await;
+    assert_eq!(shut_down(&manager).await, ["job"]);
+    assert_eq!(shut_down(&manager).await, ["job"]);
+    link.cluster.clock().advance(LONG + TTL + LONG);
+    assert_eq!(shut_down(&manager).await, [""; 0]);
+}
+
+/// A manager whose acquire was dropped before its claim arrived at the cluster.
+async fn withheld_claim(options: LeaseOptions) -> (Link, LeaseManager) {
+    let link = Link::new();
+    link.withheld.send_replace(Withheld { claim_requests: true, ..Withheld::default() });
+    let manager = link.manager();
+    let lease = manager.lease_with("job", options).expect("valid options");
+    let acquiring = tokio::spawn(async move { lease.acquire(Wait::UpTo(LONG)).await });
+    until("the claim is sent", || link.claims.load(Ordering::SeqCst) == 1).await;
+    acquiring.abort();
+    acquiring.await.expect_err("it is dropped");
+    (link, manager)
+}

@@ -33,6 +33,8 @@ pub struct Watch {
     /// The position of the last returned event. All received events are returned before a stream is opened again.
     position: Option<EventId>,
     stream: Option<EventStream>,
+    /// The node of the stream and the number of nodes, until its first position arrives.
+    unproven: Option<(usize, usize)>,
 }
 
 impl fmt::Debug for Watch {
@@ -43,7 +45,7 @@ impl fmt::Debug for Watch {
 
 impl Watch {
     pub(super) fn new(remote: Remote, prefix: String, after: Option<EventId>) -> Watch {
-        Watch { remote, prefix, position: after, stream: None }
+        Watch { remote, prefix, position: after, stream: None, unproven: None }
     }
 
     /// The position of the last returned event. A new watch can continue after it.
@@ -71,10 +73,16 @@ impl Watch {
             };
             let Some(Ok(received)) = stream.next().await else {
                 self.stream = None;
+                if let Some((index, count)) = self.unproven.take() {
+                    self.remote.endpoints.avoid(index, count);
+                }
                 tokio::time::sleep(RECONNECT_DELAY).await;
                 continue;
             };
-            self.position = received.id.and_then(|id| id.parse().ok()).or(self.position);
+            if let Some(position) = received.id.and_then(|id| id.parse().ok()) {
+                self.position = Some(position);
+                self.unproven = None;
+            }
             // Without a transition: a position, and `lagged`. After `lagged` the server ends
             // the stream, and the client opens it again after the last position.
             if let Some(event) = received.data.and_then(|data| serde_json::from_str(&data).ok()) {
@@ -83,7 +91,7 @@ impl Watch {
         }
     }
 
-    async fn connect(&self) -> Result<EventStream, CallError> {
+    async fn connect(&mut self) -> Result<EventStream, CallError> {
         let began = Instant::now();
         let endpoints = &self.remote.endpoints;
         let (urls, first) = (endpoints.urls(), endpoints.preferred());
@@ -101,6 +109,7 @@ impl Watch {
             let refused = match tokio::time::timeout(limit, sent).await {
                 Ok(Ok(response)) if is_event_stream(&response) => {
                     endpoints.prefer(index);
+                    self.unproven = Some((index, urls.len()));
                     let (endpoints, http, node) = (endpoints.clone(), self.remote.http.clone(), endpoint.clone());
                     // A client that only watches sends no other request that would ask for the members.
                     let chunks = chunks(response).inspect(move |_| endpoints.refresh(&http, &node));

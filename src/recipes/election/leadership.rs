@@ -106,7 +106,7 @@ impl Leadership {
         let fenced = fenced.map_err(EstablishError::Fencing)?;
         let metadata = view::established(&self.candidate.options.metadata, self.token());
         let metadata = metadata.expect("`Election::new` checked the metadata with the longest token");
-        loop {
+        for _ in 0..LeaseGuard::MAX_UPDATES {
             let published = self.guard.update_metadata(metadata.clone()).await;
             let is_published = published.map_err(EstablishError::NotPublished)?;
             // This waits for the reason of a loss, and for the end of a hand-over.
@@ -116,6 +116,7 @@ impl Leadership {
                 return Ok(fenced);
             }
         }
+        Err(EstablishError::NotPublished(LeaseGuard::not_updated()))
     }
 
     /// Runs the [`before_resign`](Leadership::before_resign) listeners and releases the lease, so that the next

@@ -89,15 +89,15 @@ impl Membership {
     pub async fn set_ready(&self, is_ready: bool) -> Result<(), GroupError> {
         let own_metadata = self.options.own_metadata(self.group.name(), is_ready)?;
         let Some(guard) = &self.guard else { return Err(GroupError::Lost(Loss::Released)) };
-        loop {
+        for _ in 0..LeaseGuard::MAX_UPDATES {
             // This waits for the reason of a loss, and for the end of a hand-over.
             guard.while_held(async {}).await.map_err(GroupError::Lost)?;
-            if self.lease.update_metadata(own_metadata.clone()).await? {
-                break;
+            if guard.update_metadata(own_metadata.clone()).await? {
+                self.is_ready.store(is_ready, Ordering::Relaxed);
+                return Ok(self.group.refresh().await?);
             }
         }
-        self.is_ready.store(is_ready, Ordering::Relaxed);
-        Ok(self.group.refresh().await?)
+        Err(LeaseGuard::not_updated().into())
     }
 
     /// Joins again after a loss, with the previous readiness. Does nothing while this process is a member.

@@ -33,6 +33,11 @@ impl NewFile {
         Ok(NewFile { path: path.to_owned(), temporary, file, replaces, is_named: false })
     }
 
+    /// Where the content is until the file has its name.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
     /// Makes the content durable, passes the temporary file to `check`, and gives the file its name.
     pub fn finish<T>(mut self, check: impl FnOnce(&Path) -> Result<T, BackupError>) -> Result<T, BackupError> {
         self.file.sync_all().map_err(|error| BackupError::io("sync", &self.temporary, error))?;

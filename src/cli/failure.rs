@@ -26,6 +26,8 @@ pub enum Failure {
     Removed(String),
     /// The command has printed its error, and exits with this code.
     Printed(u8),
+    /// A signal ended the command, which exits with this code.
+    Stopped(u8, String),
     Other(anyhow::Error),
 }
 
@@ -49,7 +51,7 @@ impl Failure {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Failure::Printed(code) => *code,
+            Failure::Printed(code) | Failure::Stopped(code, _) => *code,
             Failure::OutputClosed => 0,
             Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
@@ -74,7 +76,8 @@ impl Failure {
             | Failure::Unavailable(why)
             | Failure::Usage(why)
             | Failure::Removed(why)
-            | Failure::Unhealthy(why) => why.clone(),
+            | Failure::Unhealthy(why)
+            | Failure::Stopped(_, why) => why.clone(),
             Failure::OutputClosed | Failure::Printed(_) => String::new(),
             Failure::Other(error) => format!("{error:#}"),
         }
@@ -88,7 +91,11 @@ impl Failure {
             Failure::Unavailable(_) => "unavailable",
             Failure::Usage(_) => "invalid",
             Failure::Unhealthy(_) => "unhealthy",
-            Failure::OutputClosed | Failure::Printed(_) | Failure::Removed(_) | Failure::Other(_) => "failed",
+            Failure::OutputClosed
+            | Failure::Printed(_)
+            | Failure::Removed(_)
+            | Failure::Stopped(..)
+            | Failure::Other(_) => "failed",
         };
         serde_json::json!({"code": code, "detail": self.message()})
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use super::failure::Failure;
 use super::output::{self, Format};
@@ -319,16 +320,16 @@ async fn list(arguments: List) -> Result<(), Failure> {
 
 async fn watch(prefix: &str, after: Option<EventId>, client: &ClientArguments) -> Result<(), Failure> {
     let remote = client.remote()?;
-    if client.output == Format::Table
-        && let Some(after) = after
+    if let Some(after) = after
         && let Ok(cluster) = remote.cluster().await
         && cluster.applied < after.index
     {
-        message!(
-            "node {} has applied index {}: the watch waits for events after {after}",
-            cluster.node,
-            cluster.applied
-        );
+        let (node, applied) = (cluster.node, cluster.applied);
+        let detail = format!("node {node} has applied index {applied}: the watch waits for events after {after}");
+        match client.output {
+            Format::Table => message!("{detail}"),
+            Format::Json => message!("{}", json!({"code": "waiting", "detail": detail})),
+        }
     }
     let mut watch = remote.watch(prefix, after);
     loop {

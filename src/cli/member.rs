@@ -109,7 +109,15 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Promote { id, .. } => remote.change_members(&MemberChange::Promote { id }).await?.members,
         Command::Remove { id, force, .. } => remote.change_members(&MemberChange::Remove { id, force }).await?.members,
-        Command::Replace { old, with, within, .. } => replace(&remote, old, with, within, output).await?.members,
+        Command::Replace { old, with, within, .. } => {
+            let before = remote.cluster().await.ok();
+            let replaced = replace(&remote, old, with, within, output).await?;
+            let is_absent = before.is_some_and(|before| before.members.iter().all(|member| member.id != old));
+            if is_absent && output == Format::Table {
+                message!("node {old} was removed before, and node {with} is a voter: nothing has changed");
+            }
+            replaced.members
+        }
         Command::Update { id, addresses: AddressArguments { http, peer }, .. } => {
             remote.change_members(&MemberChange::Update { id, http, peer }).await?.members
         }

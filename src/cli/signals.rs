@@ -24,3 +24,11 @@ impl Signals {
         }
     }
 }
+
+/// The code that a shell shows for a process that this signal ended.
+pub fn exit_code(signal: &str) -> u8 {
+    match signal {
+        "SIGINT" => 130,
+        _ => 143,
+    }
+}

@@ -2,21 +2,29 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::output::{self, Format, OutputArgument};
-use super::signals::Signals;
+use super::signals::{self, Signals};
 use super::{ClientArguments, duration};
 use crate::backup::{self, BackupError, BackupInfo, LostHolders, NewFile, RestoreError, RestoreOptions};
 use crate::config::Config;
 use crate::node::Node;
 use crate::token::FencingToken;
 use crate::types::Consistency;
+
+/// How long a save waits after a signal for a disk.
+const SIGNAL_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -110,13 +118,18 @@ pub async fn run(command: Command) -> Result<(), Failure> {
             };
             // Without a handler, a signal ends the process before it removes its temporary file.
             let mut signals = Signals::listen()?;
-            let saved = tokio::select! {
-                saved = save(&file, force, consistency, &client) => saved?,
-                signal = signals.next() => {
-                    return Err(Failure::Other(anyhow!("{signal}: {} is not saved", file.display())));
-                }
+            let (format, shown) = (client.output, file.display().to_string());
+            let temporary = Arc::new(OnceLock::new());
+            let saving = {
+                let temporary = temporary.clone();
+                async move || save(&file, force, consistency, &client, &temporary).await
             };
-            show(&saved, client.output)
+            match until_signal(saving, signals.next(), &temporary).await? {
+                Ok(saved) => show(&saved?, format),
+                Err(signal) => {
+                    Err(Failure::Stopped(signals::exit_code(signal), format!("{signal}: {shown} is not saved")))
+                }
+            }
         }
         Command::Inspect { file, format } => show(&backup::inspect(file)?, format.output),
         Command::Check { file, format } => {
@@ -131,13 +144,44 @@ pub async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
+/// Runs work that can block on a disk until a signal comes, and returns the signal then. `temporary` is the file to
+/// remove. After a signal, neither the work nor a disk that hangs delays the end by more than [`SIGNAL_LIMIT`] each.
+async fn until_signal<T: Send + 'static>(
+    work: impl AsyncFnOnce() -> T + Send + 'static,
+    signal: impl Future<Output = &'static str>,
+    temporary: &Arc<OnceLock<PathBuf>>,
+) -> Result<Result<T, &'static str>, Failure> {
+    let (stop, runtime) = (CancellationToken::new(), Handle::current());
+    let stopped = stop.clone();
+    // A blocked thread of the runtime would also block the signals.
+    let mut working = spawn_blocking(move || runtime.block_on(stopped.run_until_cancelled(work())));
+    let failed = |error: JoinError| Failure::Other(error.into());
+    let signal = tokio::select! {
+        done = &mut working => return Ok(done.map_err(failed)?.ok_or("cancelled")),
+        signal = signal => signal,
+    };
+    stop.cancel();
+    match timeout(SIGNAL_LIMIT, &mut working).await {
+        // The work was complete before it saw the signal.
+        Ok(done) => return Ok(done.map_err(failed)?.ok_or(signal)),
+        Err(_) => {
+            let temporary = temporary.clone();
+            let removing = spawn_blocking(move || temporary.get().map(std::fs::remove_file));
+            let _ = timeout(SIGNAL_LIMIT, removing).await;
+        }
+    }
+    Ok(Err(signal))
+}
+
 async fn save(
     file: &Path,
     force: bool,
     consistency: Consistency,
     client: &ClientArguments,
+    temporary: &OnceLock<PathBuf>,
 ) -> Result<BackupInfo, Failure> {
     let mut new = NewFile::create(file, force)?;
+    temporary.get_or_init(|| new.temporary().to_owned());
     let mut backup = client.remote()?.snapshot(consistency).await?;
     while let Some(part) = backup.next().await? {
         let written = new.write_all(&part);
@@ -226,8 +270,45 @@ impl From<RestoreError> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::api::Timestamp;
+
+    /// A file system of a network can block for hours.
+    #[tokio::test]
+    async fn signal_ends_a_save_whose_disk_hangs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.partial");
+        std::fs::write(&file, "part").expect("writable");
+        let temporary = Arc::new(OnceLock::from(file.clone()));
+        let ((begin, begun), (hung, hangs)) = (oneshot::channel(), mpsc::channel::<()>());
+        let saving = async move || {
+            begin.send(()).expect("the test waits for it");
+            let _ = hangs.recv();
+        };
+        let signal = async { begun.await.map_or("no signal", |()| "SIGTERM") };
+        let ended = until_signal(saving, signal, &temporary);
+        let ended = timeout(Duration::from_secs(30), ended).await;
+        drop(hung);
+        assert_eq!(ended.expect("the signal ends it").expect("no panic"), Err("SIGTERM"));
+        assert!(!file.exists());
+    }
+
+    #[tokio::test]
+    async fn save_that_is_complete_at_a_signal_counts_as_saved() {
+        let (begin, begun) = oneshot::channel();
+        let saving = async move || {
+            begin.send(()).expect("the test waits for it");
+            std::thread::sleep(Duration::from_millis(50));
+            7
+        };
+        let signal = async { begun.await.map_or("no signal", |()| "SIGINT") };
+        let ended = until_signal(saving, signal, &Arc::default()).await;
+        assert_eq!(ended.expect("no panic"), Ok(7));
+    }
 
     #[test]
     fn table_shows_the_content_and_the_age_of_a_backup() {

@@ -482,6 +482,9 @@ async fn watch_shows_the_position_that_after_takes() {
     let (events, said) = printed("1000000", 0).await;
     assert_eq!(events, "");
     assert!(said.contains("the watch waits for events after 1000000"), "{said}");
+    let (_, said) = printed("1000000 -o json", 0).await;
+    let document: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!(document["code"], "waiting", "{document}");
 }
 
 async fn stale_read_works_without_a_majority() {

@@ -20,6 +20,7 @@ steady!(
     term_before_a_loss_ends_the_candidate,
     signal_after_a_revocation_ends_the_leader,
     leader_that_cannot_release_its_lease_has_not_resigned,
+    leader_whose_lease_was_revoked_before_its_release_has_lost_it,
     usage_error_of_a_candidate_exits_with_125,
 );
 
@@ -121,8 +122,28 @@ async fn leader_that_cannot_release_its_lease_has_not_resigned() {
         code(&mut leader).await;
         let output = leader.printed() + &leader.said();
         assert!(output.contains("so it expires"), "{output}");
-        assert!(!output.contains("resigned"), "{output}");
+        assert_eq!(last_events(&output), ["lost"], "{output}");
     }
+}
+
+/// The events that end a leadership.
+fn last_events(output: &str) -> Vec<&str> {
+    let ends = ["lost", "resigned"];
+    let event = |line: &str| ends.into_iter().find(|end| line.contains(&format!("\"event\":\"{end}\"")));
+    output.lines().filter_map(event).collect()
+}
+
+/// The command ends before a renewal shows the loss.
+async fn leader_whose_lease_was_revoked_before_its_release_has_lost_it() {
+    let world = World::start().await;
+    let script = "mark up marks; until [ -e $D/go ]; do sleep 0.02; done";
+    let mut leader = elect(&world, "leader", "--once", Some(script));
+    world.wait_for_mark("marks", "up").await;
+    assert_eq!(world.tenure("lease revoke duty").await, 0);
+    std::fs::write(world.path("go"), "").expect("the folder is writable");
+    code(&mut leader).await;
+    let output = leader.printed() + &leader.said();
+    assert_eq!(last_events(&output), ["lost"], "{output}");
 }
 
 /// The command of a leader can exit with 2.

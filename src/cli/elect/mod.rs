@@ -144,10 +144,9 @@ impl Participant {
                 }
             };
             match end {
-                End::Lost => printer.lost(leadership.token(), self.lease.state())?,
                 End::Exited(_) if is_released => printer.resigned(leadership.token())?,
-                // The cluster counts the lease as held until it expires.
-                End::Exited(_) => {}
+                // Without a release, the cluster can count the lease as held until it expires.
+                End::Exited(_) | End::Lost => printer.lost(leadership.token(), self.lease.state())?,
             }
             if is_asked {
                 return Ok(0);

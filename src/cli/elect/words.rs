@@ -41,8 +41,8 @@ impl EventPrinter {
     pub fn lost(self, token: FencingToken, state: HoldState) -> Result<(), Failure> {
         let (reason, why) = match state {
             HoldState::Lost { why, .. } => (why.as_str(), why.to_string()),
-            // The candidate has resigned before the lease expired, because it could not renew the lease.
-            _ => ("unreachable", "the lease could not be renewed".to_owned()),
+            // The candidate has ended its leadership before the lease expired, and perhaps could not release the lease.
+            _ => ("unreachable", "the lease could not be renewed or released".to_owned()),
         };
         let event = json!({"event": "lost", "token": token.to_string(), "reason": reason});
         self.line(event, format!("lost, token {token}: {why}"))

@@ -68,7 +68,7 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
     }
 }
 
-/// Runs the command while the lease is held, and then releases the lease. Returns whether the release has succeeded.
+/// Runs the command while the lease is held, and then releases the lease. Returns whether the cluster has released it.
 pub async fn run_command(
     plan: &Plan,
     lease: &Lease,
@@ -112,7 +112,7 @@ async fn release(plan: &Plan, lease: &Lease, end: End) -> bool {
         End::Exited(_) => plan.timeout,
     };
     match tokio::time::timeout(within, lease.release()).await {
-        Ok(Ok(_)) => return true,
+        Ok(Ok(is_released)) => return is_released,
         Ok(Err(error)) => message!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
         Err(_) => message!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
     }

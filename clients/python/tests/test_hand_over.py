@@ -27,6 +27,29 @@ async def cancel_hand_over(m: Managed) -> None:
         await handing
 
 
+async def test_end_of_a_grant_waits_for_no_claim_in_flight(server: ScriptedServer, clock: ManualClock) -> None:
+    goes_on = asyncio.Event()
+
+    async def grant_later(_: Request) -> Answer:
+        await goes_on.wait()
+        return granted()
+
+    async with managed(server, clock) as m:
+        server.on("acquire", grant_later)
+        job = m.manager.handle("job", ttl=30)
+        acquiring = asyncio.ensure_future(job.acquire(wait=3600))
+        await server.received("acquire")
+        assert await asyncio.wait_for(job.release(), 10) is False
+        assert await asyncio.wait_for(job.hand_over(), 10) is None
+        assert await asyncio.wait_for(m.manager._core.update_metadata(job._hold, {"a": "b"}), 10) is False
+        assert not acquiring.done()
+        goes_on.set()
+        assert await acquiring == TOKEN
+        assert job.is_held
+        assert await job.release()
+        assert [request.action for request in server.requests] == ["acquire", "release"]
+
+
 async def test_cancelled_hand_over_ends_the_grant(server: ScriptedServer, clock: ManualClock) -> None:
     async with managed(server, clock) as m:
         job = m.manager.handle("job", ttl=3)

@@ -226,6 +226,7 @@ export async function endedByShutdown(core: Core, record: NameRecord, error: unk
 
 async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
   let isKnown = false;
+  let ownError: unknown;
   try {
     isKnown = sent.waits && (await untilKnown(core, record, sent));
     if (!sent.waits || sent.isAnswered) {
@@ -234,6 +235,7 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
     }
   } catch (error) {
     isKnown = true;
+    ownError = error;
     // The refusal of this claim does not prove that an earlier one was not granted.
     if ((error instanceof Refused || error instanceof Unavailable) && !sent.wasAmbiguous) {
       record.isAmbiguous = false;
@@ -246,7 +248,11 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
     record.isUntraced = core.closing.signal.aborted;
     throw new Unknown("the cluster did not show the claim before its connection was closed");
   }
-  await releaseAmbiguous(core, record);
+  const released = await releaseAmbiguous(core, record);
+  if (ownError !== undefined && !released && core.closing.signal.aborted) {
+    // The cluster may apply the claim after the read, and the caller must know that.
+    throw ownError;
+  }
 }
 
 /**

@@ -4,7 +4,8 @@ import { createServer, type ServerResponse } from "node:http";
 import { type AddressInfo, Socket } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 import { Client, LeaseManager, Unavailable, Unknown, type Watch } from "tenure";
-import { freeLeases, lease, type Reply, ScriptedServer, TOKEN } from "./support/server.js";
+import { ManualClock } from "./support/clock.js";
+import { freeLeases, lease, type Reply, ScriptedServer, TOKEN, TTL } from "./support/server.js";
 
 /** A test whose request does not end fails after this time. */
 const LIMIT = { timeout: 30_000 };
@@ -53,9 +54,13 @@ for (const [fault, reply] of [
 test("renewals_leave_a_node_whose_answers_are_invalid", LIMIT, async () => {
   one.handler = freeLeases({ renew: () => PAGE });
   other.handler = freeLeases();
-  const manager = new LeaseManager({ endpoints: [one.url, other.url] });
-  const held = await manager.acquire("job", { ttl: "300ms" });
-  await other.received("/v1/renew", 2);
+  const clock = new ManualClock();
+  const manager = new LeaseManager({ endpoints: [one.url, other.url], clock });
+  const held = await manager.acquire("job", { ttl: TTL });
+  for (const count of [1, 2]) {
+    clock.advance(TTL * 0.4);
+    await other.received("/v1/renew", count);
+  }
   assert.equal(one.of("/v1/renew").length, 1);
   await held.release();
   await manager.shutdown();

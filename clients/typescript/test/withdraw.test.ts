@@ -86,6 +86,18 @@ test("claim_that_no_read_shows_is_unknown_after_a_shutdown", LIMIT, async () => 
   await acquiring;
 });
 
+test("claim_whose_own_answer_is_unknown_is_unknown_after_a_shutdown", LIMIT, async () => {
+  const closing = deferred<Reply>();
+  script({ acquire: () => (server.of("/acquire").length === 1 ? closing.promise : problem(409, "held")) });
+  const holder = manager({ operationTimeout: "5s" });
+  const acquiring = assert.rejects(holder.acquire("job"), Unknown);
+  await server.received("/acquire");
+  const shutdown = holder.shutdown();
+  closing.resolve("close");
+  await shutdown;
+  await acquiring;
+});
+
 test("claim_that_is_cancelled_before_the_cluster_knows_it_stays_unresolved", LIMIT, async () => {
   script({ acquire: () => "hang" });
   const reported = deferred<unknown>();

@@ -77,7 +77,8 @@ pub async fn tls_and_access_token(case: &Case) {
     let by_name = urls.iter().map(|url| url.replace("127.0.0.1", "localhost")).collect::<Vec<_>>();
     assert_ne!(by_name, urls);
     let misled = Session::start(&case.language, &[]);
-    let fields = json!({"endpoints": by_name, "cert": cert, "key": key, "token": worker, "operation_timeout_ms": 3_000});
+    let fields =
+        json!({"endpoints": by_name, "cert": cert, "key": key, "token": worker, "operation_timeout_ms": 3_000});
     misled.ask(open(fields)).await;
     let refused = misled.ask(acquire).await;
     assert_eq!(refused["outcome"], "unavailable", "certificate of another host: {refused}");

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def acquire_within(lock: asyncio.Lock, seconds: float, stop: asyncio.Event | None = None) -> bool:
-    """Acquires the lock within this time. The wait ends early if `stop` is set; the lock can be acquired at that moment.
+async def acquire_within(lock: asyncio.Lock, seconds: float | None, stop: asyncio.Event | None = None) -> bool:
+    """Acquires the lock within this time; `None`: without a limit.
 
-    After a cancellation the lock is not acquired.
+    The wait ends early if `stop` is set; the lock can be acquired at that moment. After a cancellation the lock
+    is not acquired.
     """
     acquired = asyncio.ensure_future(lock.acquire())
     stopped = asyncio.ensure_future(stop.wait()) if stop is not None else None

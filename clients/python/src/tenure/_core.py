@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -152,7 +152,11 @@ class Core:
         self._claims.add(claim)
         claim.add_done_callback(self._claims.discard)
         try:
-            await asyncio.wait({claim})
+            hold.claiming.set()
+            try:
+                await asyncio.wait({claim})
+            finally:
+                hold.claiming.clear()
             if claim.result() is None:
                 raise await self.ended_by_shutdown(hold)
             lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
@@ -226,7 +230,9 @@ class Core:
         With `grant`, it releases only this grant, and not a later one.
         """
         self.owner.check()
-        async with hold.operation:
+        async with _grant_lock(hold) as is_locked:
+            if not is_locked:
+                return False
             if grant is not None and hold.grant is not grant:
                 return await self.send_release(hold, grant.token) if hold.failed_release == grant.token else False
             if hold.granted_token is None:
@@ -304,8 +310,8 @@ class Core:
         self.owner.check()
         if not drains and self._is_ending(hold):
             return None
-        async with hold.operation:
-            if hold.grant is None or (grant is not None and hold.grant is not grant):
+        async with _grant_lock(hold) as is_locked:
+            if not is_locked or hold.grant is None or (grant is not None and hold.grant is not grant):
                 return None
             was_drained = await self._drain(hold, drains)
             token = hold.pause(self.clock())
@@ -382,7 +388,9 @@ class Core:
         """
         if self._is_ending(hold):
             return False
-        async with hold.operation:
+        async with _grant_lock(hold) as is_locked:
+            if not is_locked:
+                return False
             attempt = 1
             while True:
                 token = hold.token(self.clock())
@@ -566,6 +574,21 @@ class Core:
                 await self.send_release(hold, token)
             elif hold.undrained_token is not None and await self._was_released(hold, hold.undrained_token) is None:
                 raise local_refusal("not_drained", NOT_DRAINED)
+
+
+@contextlib.asynccontextmanager
+async def _grant_lock(hold: Hold) -> AsyncIterator[bool]:
+    """Takes the operation lock to end or to change the grant.
+
+    Yields `False`, without the lock, if a claim is in flight: there is no grant then, and the claim can keep the lock for
+    a long time.
+    """
+    is_locked = await acquire_within(hold.operation, None, hold.claiming)
+    try:
+        yield is_locked
+    finally:
+        if is_locked:
+            hold.operation.release()
 
 
 def _end_resolver(hold: Hold) -> None:

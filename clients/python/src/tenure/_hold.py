@@ -45,6 +45,8 @@ class Hold:
         self.deadline = NOT_HELD
         # Serializes acquires, releases and hand-overs.
         self.operation = asyncio.Lock()
+        # Set while a claim is in flight, perhaps for its whole wait in the queue. It has the operation lock.
+        self.claiming = asyncio.Event()
         # Guards of one manager exclude each other here: to the cluster they are one holder.
         self.exclusive = asyncio.Lock()
         self.guard: Guard | None = None

@@ -95,6 +95,8 @@ class Lease:
         If the lease is held by an `async with` in another task, the call first cancels its body and waits for its end,
         for at most `drain` seconds. The manager renews the lease during that time.
 
+        The result is `False`, too, while another task waits for the lease. That acquire goes on, and can get the lease.
+
         Raises:
             Refused: the code is `not_drained`: the body did not end in time, and the lease expires by its ttl. A new
                 acquire releases it and gets a new token.

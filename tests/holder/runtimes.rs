@@ -85,7 +85,7 @@ fn claim_ends_with_its_manager_without_a_keeper() {
     assert!(claiming.block_on(claim).is_err(), "the claim waits");
     drop(keeper);
     drop((kept, lease, manager));
-    claiming.block_on(tokio::time::sleep(Duration::from_millis(10)));
+    claiming.block_on(async { tokio::time::sleep(Duration::from_millis(10)).await });
     main.block_on(async {
         assert_eq!(held.release().await, Ok(true));
         let next = cluster.manager().try_acquire("job").await.expect("an answer");

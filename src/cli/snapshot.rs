@@ -161,16 +161,18 @@ async fn until_signal<T: Send + 'static>(
         signal = signal => signal,
     };
     stop.cancel();
-    match timeout(SIGNAL_LIMIT, &mut working).await {
+    let done = match timeout(SIGNAL_LIMIT, &mut working).await {
         // The work was complete before it saw the signal.
-        Ok(done) => return Ok(done.map_err(failed)?.ok_or(signal)),
+        Ok(done) => Some(done),
         Err(_) => {
             let temporary = temporary.clone();
             let removing = spawn_blocking(move || temporary.get().map(std::fs::remove_file));
             let _ = timeout(SIGNAL_LIMIT, removing).await;
+            // It can complete just before the removal.
+            timeout(Duration::ZERO, &mut working).await.ok()
         }
-    }
-    Ok(Err(signal))
+    };
+    done.map_or(Ok(Err(signal)), |done| Ok(done.map_err(failed)?.ok_or(signal)))
 }
 
 async fn save(

@@ -27,8 +27,6 @@ pub(super) struct SentClaim {
     waits: bool,
     /// The outcome of an earlier claim of this holder is unknown.
     pub follows_ambiguous: bool,
-    /// How long the cluster may show the claim after an abort.
-    lasts: Duration,
 }
 
 impl SentClaim {
@@ -41,11 +39,16 @@ impl SentClaim {
         follows_ambiguous: bool,
     ) -> SentClaim {
         let (coordinator, closing, claimed) = (shared.coordinator.clone(), shared.closing.clone(), hold.clone());
-        let (clock, lasts) = (shared.options.clock.clone(), shared.ambiguous_time(hold, wait));
+        // Until an answer or a read shows otherwise, the cluster may apply the claim after a read that does not show it.
+        let earlier = hold.set_abandoned(Some(shared.now().saturating_add(shared.ambiguous_time(hold, wait))));
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
         let task = shared.claims.spawn(trace::in_current(async move {
-            let mut answer = coordinator.acquire(claimed.name.clone(), claim, budget);
+            let mut answer = std::pin::pin!(async {
+                let answer = coordinator.acquire(claimed.name.clone(), claim, budget).await;
+                claimed.set_abandoned(earlier);
+                answer
+            });
             tokio::select! {
                 biased;
                 () = closing.cancelled() => {}
@@ -54,14 +57,14 @@ impl SentClaim {
             tokio::select! {
                 biased;
                 answer = &mut answer => return Some(answer),
-                () = until_known(&*coordinator, &claimed, budget), if waits => {}
-                () = tokio::time::sleep(budget.total) => {
-                    claimed.set_abandoned(Some(clock.elapsed().saturating_add(lasts)));
+                () = until_known(&*coordinator, &claimed, budget), if waits => {
+                    claimed.set_abandoned(None);
                 }
+                () = tokio::time::sleep(budget.total) => {}
             }
             None
         }));
-        SentClaim { task: AbortOnDropHandle::new(task), is_cut_off: false, waits, follows_ambiguous, lasts }
+        SentClaim { task: AbortOnDropHandle::new(task), is_cut_off: false, waits, follows_ambiguous }
     }
 
     /// Waits for the end of the task.
@@ -72,8 +75,8 @@ impl SentClaim {
     /// The answer to a claim that its caller has abandoned. `None`: there is none, and the caller of this function drops
     /// the claim and asks the cluster. The node withdraws a claim that waits in a queue.
     ///
-    /// An abort before the cluster knows the claim proves nothing: the cluster may apply the claim later. Then the claim is
-    /// marked as abandoned.
+    /// An abort before the cluster knows the claim proves nothing: the cluster may apply the claim later. Then the claim
+    /// stays marked as abandoned.
     pub async fn final_answer(&mut self, shared: &ManagerInner, hold: &Hold) -> Option<Result<LeaseInfo, CallError>> {
         let mut seen = None;
         if !self.is_cut_off {
@@ -90,8 +93,8 @@ impl SentClaim {
             Some(is_known) => is_known,
             None => becomes_known(shared, hold).await,
         };
-        if !is_known {
-            hold.set_abandoned(Some(shared.now().saturating_add(self.lasts)));
+        if is_known {
+            hold.set_abandoned(None);
         }
         None
     }

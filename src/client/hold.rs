@@ -226,8 +226,9 @@ impl Hold {
         record.abandoned_until.take_if(|_| !ambiguous);
     }
 
-    pub fn set_abandoned(&self, until: Option<Duration>) {
-        self.record().abandoned_until = until;
+    /// Returns the time that was set before.
+    pub fn set_abandoned(&self, until: Option<Duration>) -> Option<Duration> {
+        std::mem::replace(&mut self.record().abandoned_until, until)
     }
 
     pub fn is_abandoned(&self, now: Duration) -> bool {

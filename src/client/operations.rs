@@ -69,7 +69,8 @@ pub(super) async fn acquire(
         }
         // The caller may leave during the pause, after an attempt that was granted.
         let unresolved = unknown.is_some().then(|| UnresolvedAttempt { shared, hold });
-        let _claiming = hold.begin_claim();
+        // An earlier attempt may have been granted: then `release` waits for the end of this acquire.
+        let _claiming = unresolved.is_none().then(|| hold.begin_claim());
         tokio::select! {
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(options.retry_delay) => {}

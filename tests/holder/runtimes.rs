@@ -72,6 +72,27 @@ fn claim_of_a_runtime_that_ended_is_released_or_named() {
     }
 }
 
+/// The manager has not looked for the claim yet, and perhaps has no keeper.
+#[test]
+fn shutdown_names_the_claim_of_a_runtime_that_has_just_ended() {
+    for has_keeper in [true, false] {
+        let (main, brief) = (runtime(), runtime());
+        let cluster = FakeCluster::new();
+        let switch = Switch::new(cluster.clone());
+        let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
+        let kept = has_keeper.then(|| main.block_on(manager.try_acquire("kept")).expect("an answer"));
+        switch.set(Line::Cut);
+        let lease = manager.lease("job").expect("a name");
+        let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::No)).await };
+        assert!(brief.block_on(claim).is_err(), "the claim has no answer");
+        drop(brief);
+        switch.set(Line::Up);
+        let left = main.block_on(manager.shutdown());
+        assert_eq!(left.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["job"], "keeper: {has_keeper}");
+        drop(kept);
+    }
+}
+
 /// The keeper ended with its runtime, so no task takes the claim of the dropped acquire over.
 #[test]
 fn claim_ends_with_its_manager_without_a_keeper() {

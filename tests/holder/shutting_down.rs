@@ -221,6 +221,23 @@ async fn shutdown_names_the_claim_of_a_dropped_acquire_until_its_time_is_over() 
     assert_eq!(shut_down(&manager).await, [""; 0]);
 }
 
+/// The program releases the lease before the manager looks for the claim.
+#[tokio::test(start_paused = true)]
+async fn release_after_a_dropped_acquire_forgets_no_claim() {
+    let link = Link::new();
+    link.withheld.send_replace(Withheld { claim_requests: true, ..Withheld::default() });
+    let manager = link.manager();
+    let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("valid options");
+    let acquired = tokio::time::timeout(Duration::from_millis(5), lease.acquire(Wait::No)).await;
+    acquired.expect_err("the claim has no answer");
+    let released = lease.release().await;
+    assert!(matches!(released, Err(CallError::Unknown { .. })), "{released:?}");
+    link.withheld.send_replace(Withheld::default());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let next = link.cluster.manager().try_acquire("job").await.expect("an answer");
+    assert!(next.is_some(), "the lease went to a claim that the manager has forgotten");
+}
+
 /// A manager whose acquire was dropped before its claim arrived at the cluster.
 async fn withheld_claim(options: LeaseOptions) -> (Link, LeaseManager) {
     let link = Link::new();

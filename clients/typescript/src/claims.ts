@@ -249,7 +249,7 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
     throw new Unknown("the cluster did not show the claim before its connection was closed");
   }
   const released = await releaseAmbiguous(core, record);
-  if (ownError !== undefined && !released && core.closing.signal.aborted) {
+  if (ownError instanceof Unknown && !released && core.closing.signal.aborted) {
     // The cluster may apply the claim after the read, and the caller must know that.
     throw ownError;
   }

@@ -390,11 +390,14 @@ mod clock_tests {
     #[tokio::test(start_paused = true)]
     async fn lease_after_a_time_without_a_majority_expires_in_time() {
         const LASTS: Duration = Duration::from_secs(2);
-        let cluster = Cluster::start(3, RaftTimings::wan(), LeaseSettings::default()).await;
+        // The clock before is ahead by more than the time that the entry needs to arrive.
+        let timings =
+            RaftTimings { election_timeout_min_ms: 8_000, election_timeout_max_ms: 12_000, ..RaftTimings::wan() };
+        let cluster = Cluster::start(3, timings, LeaseSettings::default()).await;
         let leader = cluster.leader().await;
         let node = cluster.node(leader);
         let resume =
-            lose_majority(&cluster, leader, RaftTimings::wan().leadership_lease() - Duration::from_secs(1)).await;
+            lose_majority(&cluster, leader, timings.leadership_lease() - Duration::from_secs(1)).await;
         reconnect(&cluster, leader);
         let mut leads = node.inner.requests.clock.changes();
         let again = tokio::time::timeout(LONG, leads.wait_for(Option::is_some)).await;

@@ -164,14 +164,16 @@ fn idle_work_ends_after_the_deadline_without_a_keeper() {
     let manager = cluster.manager();
     let guard = first.block_on(manager.try_acquire("job")).expect("an answer").expect("the lease is free");
     drop(first);
-    let ended = runtime().block_on(async {
+    let (ended, after) = runtime().block_on(async {
+        let began = tokio::time::Instant::now();
         let work = guard.while_held(std::future::pending::<()>());
         let clock = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             cluster.clock().advance(Duration::from_secs(3_600));
         };
         let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(600), work), clock);
-        ended
+        (ended, began.elapsed())
     });
     assert_eq!(ended.expect("the guard looks at its clock"), Err(Loss::Unreachable));
+    assert!(after < Duration::from_secs(300), "it looked after {after:?}");
 }

@@ -31,7 +31,7 @@ async fn replacement_that_ends_at_its_limit_says_only_why() {
     let (added, said) = run(&add).await;
     assert_eq!(added, Some(0), "{said}");
     // The new node never starts.
-    let (replaced, said) = run("member replace 1 --with 4 --within 1500ms -o json").await;
+    let (replaced, said) = run("member replace 1 --with 4 --within 6s -o json").await;
     assert_eq!(replaced, Some(1), "{said}");
     let documents = documents(&said);
     assert!(matches!(documents.as_slice(), [one] if one["code"] == "member_lags"), "{said}");

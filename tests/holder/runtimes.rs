@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Acquire;
-use tenure::client::{Coordinator, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
+use tenure::client::{Coordinator, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 use tokio::runtime::{Builder, Runtime};
 
@@ -18,20 +18,24 @@ pub fn runtime() -> Runtime {
 }
 
 /// A part of the program blocks on a runtime of its own, and gives up before its claim is answered.
+fn lose_claim(switch: &Switch, lease: &Lease) {
+    let brief = runtime();
+    switch.set(Line::Cut);
+    let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::No)).await };
+    assert!(brief.block_on(claim).is_err(), "the claim has no answer");
+    drop(brief);
+    switch.set(Line::Up);
+}
+
 #[test]
 fn claim_of_a_runtime_that_ended_costs_no_lease() {
-    let (main, brief) = (runtime(), runtime());
+    let main = runtime();
     let cluster = FakeCluster::new();
     let switch = Switch::new(cluster.clone());
     let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
     let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
     main.block_on(lease.acquire(Wait::No)).expect("it is free");
-    switch.set(Line::Cut);
-    let other = manager.lease("other").expect("a name");
-    let claim = async { tokio::time::timeout(Duration::from_millis(10), other.acquire(Wait::No)).await };
-    assert!(brief.block_on(claim).is_err(), "the claim has no answer");
-    drop(brief);
-    switch.set(Line::Up);
+    lose_claim(&switch, &manager.lease("other").expect("a name"));
     main.block_on(async {
         // The keeper resolves the claim.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -44,17 +48,13 @@ fn claim_of_a_runtime_that_ended_costs_no_lease() {
 #[test]
 fn claim_of_a_runtime_that_ended_is_released_or_named() {
     for arrives in [true, false] {
-        let (main, brief) = (runtime(), runtime());
+        let main = runtime();
         let cluster = FakeCluster::new();
         let switch = Switch::new(cluster.clone());
         let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
         let kept = main.block_on(manager.try_acquire("kept")).expect("an answer").expect("it is free");
-        switch.set(Line::Cut);
         let lease = manager.lease("job").expect("a name");
-        let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::No)).await };
-        assert!(brief.block_on(claim).is_err(), "the claim has no answer");
-        drop(brief);
-        switch.set(Line::Up);
+        lose_claim(&switch, &lease);
         main.block_on(async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             if arrives {
@@ -76,17 +76,13 @@ fn claim_of_a_runtime_that_ended_is_released_or_named() {
 #[test]
 fn shutdown_names_the_claim_of_a_runtime_that_has_just_ended() {
     for has_keeper in [true, false] {
-        let (main, brief) = (runtime(), runtime());
+        let main = runtime();
         let cluster = FakeCluster::new();
         let switch = Switch::new(cluster.clone());
         let manager = cluster.manager_through(switch.clone(), ManagerOptions::new());
         let kept = has_keeper.then(|| main.block_on(manager.try_acquire("kept")).expect("an answer"));
-        switch.set(Line::Cut);
         let lease = manager.lease("job").expect("a name");
-        let claim = async { tokio::time::timeout(Duration::from_millis(10), lease.acquire(Wait::No)).await };
-        assert!(brief.block_on(claim).is_err(), "the claim has no answer");
-        drop(brief);
-        switch.set(Line::Up);
+        lose_claim(&switch, &lease);
         let left = main.block_on(manager.shutdown());
         assert_eq!(left.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["job"], "keeper: {has_keeper}");
         drop(kept);

@@ -43,8 +43,8 @@ fn may_postpone(command: &Command) -> Option<&LeaseName> {
     match command {
         Command::Revoke { name, .. } => Some(name),
         command => {
-            let may_postpone = |claim: &&Acquire| claim.limit > 1 && claim.wait_ms.is_none();
-            claim(command).filter(may_postpone).map(|claim| &claim.name)
+            let claim = claim(command)?;
+            (claim.limit > 1 && claim.wait_ms.is_none()).then_some(&claim.name)
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::language::{self, Language};
 use crate::steady::machine::Machine;
 
 /// Cases that run at the same time. Most of them wait.
-pub const CONCURRENT: usize = 8;
+pub const CONCURRENT: usize = 14;
 /// A case that takes longer hangs.
 const LONGEST_CASE: Duration = Duration::from_secs(60);
 

@@ -104,9 +104,7 @@ impl<S: Storage> RaftService<S> {
         let request = match append.request(from) {
             Ok(request) => request,
             Err(error) => {
-                if !self.is_unreadable.swap(true, Ordering::Relaxed) {
-                    tracing::error!(from, %error, "this node cannot read the entries of its leader: it does not follow");
-                }
+                self.note_unreadable(from, "entries", &error);
                 return Err(error.to_string());
             }
         };
@@ -128,6 +126,13 @@ impl<S: Storage> RaftService<S> {
                 Ok(AppendReply::new(response))
             }
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Logs the first of several attempts of the leader.
+    fn note_unreadable(&self, from: NodeId, what: &str, error: &dyn std::fmt::Display) {
+        if !self.is_unreadable.swap(true, Ordering::Relaxed) {
+            tracing::error!(from, %error, "this node cannot read the {what} of its leader: it does not follow");
         }
     }
 
@@ -153,6 +158,7 @@ impl<S: Storage> RaftService<S> {
         // Remove the snapshot during the write. If this call is dropped, no half-written part remains.
         let Some(mut incoming) = self.incoming.lock().remove(&from) else { return no_snapshot() };
         if let Err(error) = incoming.reader.push(&bytes) {
+            self.note_unreadable(from, "snapshot", &error);
             return Reply::Failed(error.to_string());
         }
         if let Err(error) = incoming.writer.write(&bytes).await {
@@ -176,7 +182,10 @@ impl<S: Storage> RaftService<S> {
         }
         let state = match reader.finish() {
             Ok(state) => Box::new(state),
-            Err(error) => return Reply::Failed(error.to_string()),
+            Err(error) => {
+                self.note_unreadable(from, "snapshot", &error);
+                return Reply::Failed(error.to_string());
+            }
         };
         let meta = match Meta::of(&state).snapshot_meta() {
             Ok(meta) => meta,

@@ -374,3 +374,72 @@ async fn deposed_sender_of_an_installed_snapshot_gets_the_higher_vote() {
     assert!(answered.term > sent.vote.term, "{answered:?}: a leader of {:?} leads", vote.term);
     cluster.shutdown().await;
 }
+
+/// A leader repeats a message that fails many times a second.
+#[cfg(feature = "cli")]
+mod unreadable {
+    use super::*;
+    use crate::storage::Position;
+    use crate::telemetry::tests::capture;
+
+    /// The follower reads an entry of its leader.
+    async fn follow(cluster: &Cluster, leader: NodeId, follower: NodeId) {
+        hold(cluster.node(leader), "a").await;
+        let last = applied(cluster.node(leader));
+        until("the next entry", || applied(cluster.node(follower)) >= last).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unreadable_snapshot_is_logged_once() {
+        let (cluster, leader, [follower, _]) = start().await;
+        purge(&cluster, leader, "a").await;
+        let SentSnapshot { vote, bytes, .. } = own_snapshot(&cluster, leader);
+        let (written, _logged_here) = capture();
+        let attempt = async |bytes: Bytes| {
+            let crc = crc32fast::hash(&bytes);
+            send(&cluster, leader, follower, Call::SnapshotBegin).await;
+            match send(&cluster, leader, follower, Call::SnapshotBytes(bytes)).await {
+                Reply::SnapshotContinue => send(&cluster, leader, follower, Call::SnapshotEnd { vote, crc }).await,
+                failed => failed,
+            }
+        };
+        let half = bytes.slice(..bytes.len() / 2);
+        for (unreadable, logged) in [(Bytes::from(vec![255; 100]), 1), (half, 2)] {
+            for _ in 0..3 {
+                let reply = attempt(unreadable.clone()).await;
+                assert!(matches!(reply, Reply::Failed(_)), "{reply:?}");
+            }
+            let lines = written.text();
+            assert_eq!(lines.matches("cannot read the snapshot of its leader").count(), logged, "{lines}");
+            follow(&cluster, leader, follower).await;
+        }
+        cluster.shutdown().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unreadable_entries_are_logged_once_between_heartbeats() {
+        let (cluster, leader, [follower, _]) = start().await;
+        // The leader has an entry for each member.
+        until("all entries", || cluster.node(leader).raft().replica().read(|state| state.joined.len()) == 3).await;
+        follow(&cluster, leader, follower).await;
+        let vote = cluster.disk(leader).vote().expect("a vote");
+        let append = async |entries| {
+            let append = Append { vote, previous: None, commit: None, entries };
+            send(&cluster, leader, follower, Call::Append(append)).await
+        };
+        let (written, _logged_here) = capture();
+        for logged in 1..=2 {
+            for _ in 0..3 {
+                let unreadable = (Position { term: vote.term, index: 1 }, Bytes::from_static(&[99, 99]));
+                let refused = append(vec![unreadable]).await;
+                assert!(matches!(refused, Reply::Failed(_)), "{refused:?}");
+                let heartbeat = append(Vec::new()).await;
+                assert!(matches!(heartbeat, Reply::Append(AppendReply::Success)), "{heartbeat:?}");
+            }
+            let lines = written.text();
+            assert_eq!(lines.matches("cannot read the entries of its leader").count(), logged, "{lines}");
+            follow(&cluster, leader, follower).await;
+        }
+        cluster.shutdown().await;
+    }
+}

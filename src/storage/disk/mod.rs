@@ -259,19 +259,18 @@ impl Storage for DiskStorage {
     }
 
     fn read_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {
+        let shared = self.shared();
         let key = chunk_key(id, number);
-        let stored = self
-            .shared()
-            .read(|trees| trees.snap.get(key))?
-            .map_err(|error| self.shared().sled_error("read", error))?;
-        let state = self.shared().state.lock();
+        let stored = shared.read(|trees| trees.snap.get(key))?;
+        let state = shared.state.lock();
         state.check()?;
         // Check the id after the read: the chunk may belong to a snapshot that the storage thread is removing.
         if state.snapshot.as_ref().is_none_or(|snapshot| snapshot.id != id) {
             return Err(StorageError::SnapshotReplaced { id });
         }
         drop(state);
-        self.shared().chunk(id, number, stored)
+        let stored = stored.map_err(|error| shared.sled_error("read", error));
+        stored.and_then(|stored| shared.chunk(id, number, stored)).inspect_err(|error| shared.poison(error.clone()))
     }
 
     fn read_unfinished_snapshot(&self, id: u64, number: u64) -> Result<Bytes, StorageError> {

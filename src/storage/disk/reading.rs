@@ -181,6 +181,7 @@ mod tests {
     use super::super::DiskStorage;
     use super::super::segment::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
     use super::*;
+    use crate::storage::record::chunk_key;
     use crate::storage::{Done, Identity, Storage};
 
     const ENTRIES: u64 = 200;
@@ -320,5 +321,27 @@ mod tests {
         assert!(error.to_string().starts_with(&format!("could not read {}", path.display())), "{error}");
         assert!(matches!(error, StorageError::Io { .. }), "{error}");
         assert_eq!(*storage.failure().borrow(), Some(error));
+    }
+
+    /// Otherwise a leader would send the same part of a snapshot for ever, and say nothing.
+    #[test]
+    fn damaged_snapshot_stops_the_store_when_it_is_read() {
+        let changes: [fn(&sled::Tree, &[u8; 16]); 2] = [
+            |chunks, key| drop(chunks.remove(key).expect("removed")),
+            |chunks, key| drop(chunks.insert(key, &b"no chunk"[..]).expect("written")),
+        ];
+        for change in changes {
+            let dir = tempfile::tempdir().expect("a folder");
+            let identity = Identity { cluster: "test".to_owned(), node: 1 };
+            let storage = DiskStorage::open(dir.path(), identity).expect("an empty folder");
+            let mut writer = storage.begin_snapshot().expect("the store is whole");
+            writer.push(&[7; 1000]).expect("the disk takes it");
+            let manifest = writer.finish_blocking(Vec::new()).expect("the disk takes it");
+            assert_eq!(storage.read_snapshot(manifest.id, 0).as_deref(), Ok(&[7; 1000][..]));
+            storage.shared().read(|trees| change(&trees.snap, &chunk_key(manifest.id, 0))).expect("open");
+            let error = storage.read_snapshot(manifest.id, 0).expect_err("the chunk is damaged");
+            assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+            assert_eq!(*storage.failure().borrow(), Some(error));
+        }
     }
 }

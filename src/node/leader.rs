@@ -158,7 +158,7 @@ impl<S: Storage> Timekeeper<S> {
             }
             tokio::select! {
                 () = leadership.changed() => {}
-                _ = progress.changed() => {}
+                _ = progress.changed(), if is_leader => {}
                 // The acknowledgement of a majority can come after the entry is applied.
                 () = reports.changed(), if is_leader => {}
             }
@@ -271,6 +271,7 @@ mod clock_tests {
     use crate::config::{LeaseSettings, RaftTimings};
     use crate::lease::{Acquire, Batch, Command, Machine, Stamp};
     use crate::node::{Forward, Request, RequestError};
+    use crate::raft::Proposal;
     use crate::testing::{Cluster, ManualClock};
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
@@ -382,6 +383,26 @@ mod clock_tests {
             resume.send(()).expect("the state machine waits");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+        cluster.shutdown().await;
+    }
+
+    /// An entry of its clock before can be later than the state from which the present clock began.
+    #[tokio::test(start_paused = true)]
+    async fn leader_continues_from_the_cluster_time_of_an_applied_entry() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        cluster.leader().await;
+        let node = cluster.node(1);
+        node.request(Request::Change(Command::Tick), Forward::Once).await.expect("it leads");
+        let clock = &node.inner.requests.clock;
+        let leader_term = clock.leader_term().expect("it leads");
+        let ahead = clock.now(&leader_term) + 60_000;
+        let stamp = Stamp { now: ahead, ..clock.stamp(&leader_term) };
+        let batch = Batch { stamp, commands: vec![Command::Tick] };
+        node.raft().propose(leader_term.term, Proposal::leases(&batch)).await.expect("it leads");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let leader_term = clock.leader_term().expect("it leads");
+        let now = clock.now(&leader_term);
+        assert!(now >= ahead, "the clock of the leader is {} ms behind its state", ahead - now);
         cluster.shutdown().await;
     }
 

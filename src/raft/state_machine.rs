@@ -281,35 +281,36 @@ impl Replica {
     }
 
     fn apply(&self, entry: &Entry) -> Result<Applied, PayloadError> {
+        // Readers of the state need not wait for this.
+        let content = match &entry.payload {
+            EntryPayload::Normal(proposal) => Some(proposal.content()?),
+            EntryPayload::Blank | EntryPayload::Membership(_) => None,
+        };
         let mut state = self.inner.state.write();
         let position = position(&entry.log_id);
         let (mut batch, mut outcomes, mut effects) = (None, Vec::new(), Effects::default());
-        match &entry.payload {
-            EntryPayload::Blank => {}
-            EntryPayload::Membership(membership) => {
-                state.set_membership(Stored::new(Some(entry.log_id), membership.clone()));
-            }
-            EntryPayload::Normal(proposal) => {
-                let content = proposal.content()?;
-                let level = FeatureLevel::of(&content);
-                level.check(self.inner.supported)?;
-                state.level = state.level.max(level);
-                match content {
-                    Content::Leases(leases) => {
-                        let token = FencingToken { term: position.term, index: position.index };
-                        (outcomes, effects) = state.machine.apply(token, &leases);
-                        batch = Some(leases);
-                    }
-                    // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
-                    Content::Joined(Joined { node, incarnation }) => {
-                        state.joined.entry(node).or_insert(incarnation);
-                    }
-                    Content::Access(change) => {
-                        state.access = state.access.with(&change);
-                        self.inner.access.send_replace(state.access.clone());
-                    }
-                    Content::Level(_) => {}
+        if let EntryPayload::Membership(membership) = &entry.payload {
+            state.set_membership(Stored::new(Some(entry.log_id), membership.clone()));
+        }
+        if let Some(content) = content {
+            let level = FeatureLevel::of(&content);
+            level.check(self.inner.supported)?;
+            state.level = state.level.max(level);
+            match content {
+                Content::Leases(leases) => {
+                    let token = FencingToken { term: position.term, index: position.index };
+                    (outcomes, effects) = state.machine.apply(token, &leases);
+                    batch = Some(leases);
                 }
+                // The first disk stays recorded, so a later entry cannot readmit a wiped voter.
+                Content::Joined(Joined { node, incarnation }) => {
+                    state.joined.entry(node).or_insert(incarnation);
+                }
+                Content::Access(change) => {
+                    state.access = state.access.with(&change);
+                    self.inner.access.send_replace(state.access.clone());
+                }
+                Content::Level(_) => {}
             }
         }
         state.applied = Some(entry.log_id);

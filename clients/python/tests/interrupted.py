@@ -1,7 +1,7 @@
 """A program whose main thread gets SIGINT. `test_interrupt.py` runs it.
 
-It acquires a lease, or waits for an event, and prints `interrupted`. It waits for a line on its standard input while the
-manager is open, and at the end prints the threads that are left.
+It acquires a lease, or waits for an event or a leader, and prints `interrupted`. It waits for a line on its standard
+input while the manager is open, and at the end prints the threads that are left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from tenure import _watch, api
+from tenure import _election, _watch, api
 from tenure.sync import Lease, LeaseManager, Watch
 
 WAIT = 60.0
@@ -36,6 +36,17 @@ def interrupt_at_the_event() -> None:
         return event
 
     _watch._parse = parsed
+
+
+def interrupt_in_the_iteration() -> None:
+    """Sends SIGINT to this process in the moment in which an observer waits for the next leader."""
+    wait = _election._Trigger.changed
+
+    async def changed(trigger: _election._Trigger, longest: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await wait(trigger, longest)
+
+    _election._Trigger.changed = changed  # type: ignore[method-assign, assignment]
 
 
 def watch_on(events: Watch, after: str) -> None:
@@ -64,11 +75,14 @@ def main(endpoints: str, name: str, call: str, moment: str) -> None:
             "acquire": lambda: lease.acquire(wait=WAIT),
             "campaign": lambda: manager.election(name, ttl=TTL).campaign(),
             "watch": lambda: next(events),
+            "observe": lambda: list(manager.election(name, refresh=WAIT).observe()),
         }
         if moment == "grant":
             interrupt_at_the_grant(lease)
         if call == "watch":
             interrupt_at_the_event()
+        if call == "observe":
+            interrupt_in_the_iteration()
         print("ready", flush=True)
         try:
             calls[call]()

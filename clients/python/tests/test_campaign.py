@@ -21,7 +21,7 @@ from scripted import (
     problem,
     standing,
 )
-from tenure import Refused, ShutDown, Unknown
+from tenure import LeaseLost, Loss, Refused, ShutDown, Unknown
 from tenure._election import Leadership
 
 HELD = problem("held", 409, holder="other")
@@ -170,6 +170,32 @@ async def test_conflict_with_an_earlier_update_is_retried(server: ScriptedServer
         await leadership.establish(fence)
         assert leadership.is_established
         assert [request.body["version"] for request in server.of("metadata")] == [0, 1]
+
+
+async def test_establish_of_an_old_leadership_leaves_the_next_one(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("explain", standing("holds", lease=lease(token=TOKEN + 1)))
+        server.on("metadata", Answer(lease(token=TOKEN + 1, metadata_version=1)))
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        hold = leadership.lease._hold
+        async with hold.operation:
+            establishing = asyncio.ensure_future(leadership.establish(fence))
+            await m.until(lambda: bool(hold.operation._waiters))
+            # The same manager is elected again.
+            hold.lose(TOKEN, Loss.REVOKED)
+            hold.granted(TOKEN + 1, 3, clock.now, clock.now)
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(establishing, 10)
+        assert server.of("metadata") == []
+
+
+async def test_establish_with_an_invalid_answer_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        server.on("explain", Answer({"standing": {}}))
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        with pytest.raises(Unknown):
+            await leadership.establish(fence)
+        assert leadership.is_leader
 
 
 def held_by(*holders: str) -> Answer:

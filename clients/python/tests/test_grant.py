@@ -37,6 +37,12 @@ def test_renewal_is_due_after_a_third_of_the_ttl() -> None:
     assert held.next_action(11.102, False, 0) == CheckAt(held.deadline), "the deadline stays in force"
 
 
+def test_renewals_of_many_holders_are_spread() -> None:
+    renewals = [grant().next_renewal for _ in range(200)]
+    assert min(renewals) < 10.95
+    assert max(renewals) > 11.05
+
+
 def test_failed_renewal_is_retried_until_the_grace() -> None:
     held = grant()
     held.retry(12.0)

@@ -83,6 +83,12 @@ async def test_interrupt_at_an_event_does_not_lose_it(cluster: Cluster, other: L
     await program.ends()
 
 
+async def test_interrupt_in_an_iteration_stays_an_interrupt(cluster: Cluster) -> None:
+    program = await Program.start(cluster, "interrupt/observed", "observe", "wait")
+    assert await program.line() == "interrupted"
+    await program.ends()
+
+
 @pytest.mark.parametrize("call", CALLS)
 async def test_interrupt_in_the_queue_leaves_it(cluster: Cluster, other: LeaseManager, call: str) -> None:
     name = f"interrupt/queued/{call}"

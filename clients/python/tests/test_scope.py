@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
 
 from managers import Managed, managed
-from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, lost, problem, renewed
+from scripted import (
+    TOKEN,
+    Answer,
+    ManualClock,
+    Request,
+    ScriptedServer,
+    granted,
+    lease,
+    lost,
+    problem,
+    renewed,
+    standing,
+)
 from tenure import Lease, LeaseLost, Loss, Refused, Unavailable, states
 from tenure._election import Leadership
 from tenure._guard import Guard
@@ -268,6 +281,35 @@ async def test_work_that_does_not_end_is_not_released(server: ScriptedServer, cl
         goes_on.set()
         with pytest.raises(LeaseLost):
             await task
+
+
+async def test_release_again_of_undrained_work_says_whether_the_lease_is_free(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    goes_on = asyncio.Event()
+    entered = asyncio.Event()
+
+    async def work(m: Managed) -> None:
+        async with m.manager.lease("job", ttl=3, drain=0.05):
+            entered.set()
+            while not goes_on.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await goes_on.wait()
+
+    async with managed(server, clock) as m:
+        task = asyncio.ensure_future(work(m))
+        await entered.wait()
+        job = m.manager.handle("job")
+        server.on("explain", standing("holds", lease=lease()))
+        for _ in range(2):
+            with pytest.raises(Refused) as caught:
+                await job.release()
+            assert caught.value.code == "not_drained"
+        goes_on.set()
+        with pytest.raises(LeaseLost):
+            await task
+        server.on("explain", standing("ended", event={"event": "expired", "token": str(TOKEN)}))
+        assert [await job.release(), server.of("release")] == [False, []]
 
 
 async def test_body_can_release_its_own_lease(server: ScriptedServer, clock: ManualClock) -> None:

@@ -158,8 +158,10 @@ def test_lease_of_a_body_is_tied_to_its_grant(manager: LeaseManager) -> None:
         assert new.is_held
         assert (old.is_held, old.release()) == (False, False)
         assert old.token < new.token
-        with pytest.raises(LeaseLost):
-            old.check_held()
+        for call in (old.check_held, old.acquire):
+            with pytest.raises(LeaseLost) as caught:
+                call()
+            assert caught.value.token == old.token
         assert new.is_held
 
 

@@ -16,11 +16,25 @@ import pytest
 
 import tenure
 from managers import managed
-from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, in_turn, lease, problem
-from tenure import Client, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown
+from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, problem
+from tenure import Client, Lease, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, sync
 from tenure._calls import probe_interval
 from tenure._clock import system_clock
 from tenure._endpoints import MAX_ENDPOINTS, Endpoints
+from tenure._options import LeaseOptions
+
+# Each option of a lease. None is the default.
+OPTIONS: dict[str, Any] = {
+    "ttl": 60,
+    "grace": 1,
+    "lock_delay": 2,
+    "limit": 3,
+    "metadata": {"a": "b"},
+    "drain": 4,
+    "longest_hold": 90,
+    "renew_while": lambda: True,
+}
+OF_ELECTIONS: dict[str, Any] = {key: OPTIONS[key] for key in ("ttl", "grace", "lock_delay", "metadata", "drain")}
 
 
 def test_endpoints_are_hosts_or_urls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +81,10 @@ def test_members_are_asked_sooner_after_a_failure() -> None:
         {"ttl": 9, "grace": 4.501},
         {"ttl": 9, "longest_hold": 8},
         {"longest_hold": -1},
+        {"grace": -1},
         {"lock_delay": -1},
+        {"lock_delay": 86_401},
+        {"drain": -1},
         {"limit": 0},
         {"limit": 10_001},
         {"metadata": {str(n): "" for n in range(33)}},
@@ -81,9 +98,14 @@ async def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
 
 
 async def test_options_at_their_bounds_are_accepted() -> None:
-    for bad in ({"holder": ""}, {"holder": "a\n"}, {"operation_timeout": 0}, {"drift_permille": 501}):
+    refused: list[dict[str, Any]] = [{"holder": ""}, {"holder": "a\n"}, {"operation_timeout": 0}]
+    refused += [{"drift_permille": drift} for drift in (-1, 501, math.nan)]
+    for bad in refused:
         with pytest.raises(ValueError, match="invalid"):
             LeaseManager(**bad)
+    for timeout in (0, 86_401, math.nan):
+        with pytest.raises(ValueError, match="invalid timeout"):
+            Client(timeout=timeout)
     async with LeaseManager(drift_permille=500) as manager:
         options: list[dict[str, Any]] = [{"ttl": 0.1}, {"ttl": 86_400, "grace": 43_200, "limit": 10_000}, {"ttl": math.inf}]
         assert [manager.handle("a" * 200, **option).is_held for option in options] == [False] * 3
@@ -91,6 +113,47 @@ async def test_options_at_their_bounds_are_accepted() -> None:
             manager.lease("job", wait=86_401)
         with pytest.raises(ValueError, match="reserved"):
             manager.election("job", metadata={"tenure.x": ""})
+
+
+@pytest.mark.parametrize("wait", [-1, 86_401])
+async def test_wait_outside_its_bounds_sends_no_request(server: ScriptedServer, wait: float) -> None:
+    async def work(_: Lease) -> None:
+        pass
+
+    server.on("acquire", granted(ttl_ms=60_000))
+    server.on("release", Answer({"released": True}))
+    async with LeaseManager(server.urls) as manager:
+        job = manager.handle("job")
+        with pytest.raises(ValueError, match="invalid wait"):
+            await job.acquire(wait=wait)
+        with pytest.raises(ValueError, match="invalid wait"):
+            job.hold(wait=wait)
+        with pytest.raises(ValueError, match="invalid wait"):
+            await job.run(work, wait=wait)
+
+    def in_threads() -> None:
+        with sync.LeaseManager(server.urls) as manager:
+            job = manager.handle("job")
+            for call in (job.acquire, job.hold):
+                with pytest.raises(ValueError, match="invalid wait"):
+                    call(wait=wait)
+
+    await asyncio.to_thread(in_threads)
+    assert server.requests == []
+
+
+async def test_options_reach_the_lease() -> None:
+    async with LeaseManager() as manager:
+        assert manager.lease("job", **OPTIONS)._lease._hold.options == LeaseOptions(**OPTIONS)
+        assert manager.election("led", **OF_ELECTIONS)._lease._hold.options == LeaseOptions(**OF_ELECTIONS)
+
+
+def test_options_of_threads_reach_the_lease() -> None:
+    with sync.LeaseManager() as manager:
+        assert manager.lease("job", **OPTIONS)._lease._lease._hold.options == LeaseOptions(**OPTIONS)
+        assert manager.handle("handle", **OPTIONS)._lease._hold.options == LeaseOptions(**OPTIONS)
+        elected = manager.election("led", refresh=2, **OF_ELECTIONS)._election
+        assert (elected._lease._hold.options, elected._refresh) == (LeaseOptions(**OF_ELECTIONS), 2)
 
 
 def test_waiting_claim_probes_every_third_of_its_ttl() -> None:
@@ -157,6 +220,34 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
         "GET /v1/leases?prefix=a&state=active&limit=1000&consistency=stale",
         "GET /v1/leases?prefix=a&state=active&limit=1000&cursor=c&consistency=stale",
     ]
+
+
+async def test_calls_of_threads_pass_their_arguments_on(server: ScriptedServer) -> None:
+    def call() -> None:
+        with sync.LeaseManager(server.urls, holder="me") as manager:
+            client = manager.client
+            client.explain("a/b", "me")
+            assert client.revoke("a/b", "why") == 2
+            assert list(client.list("a", holder="me", states=["active", "expired"])) == []
+            job = manager.handle("job", ttl=60)
+            job.acquire(wait=5)
+            assert job.hand_over("next") == "next"
+
+    server.on("explain", Answer())
+    server.on("a%2Fb", Answer({"revoked": 2}))
+    server.on("leases", Answer({"leases": [], "cursor": None}))
+    server.on("acquire", granted(ttl_ms=60_000))
+    server.on("handover", Answer(lease(holder="next", token=TOKEN + 1)))
+    await asyncio.to_thread(call)
+    assert [f"{request.method} {request.path}" for request in server.requests] == [
+        "GET /v1/leases/a%2Fb/explain?holder=me",
+        "DELETE /v1/leases/a%2Fb?reason=why",
+        "GET /v1/leases?prefix=a&holder=me&state=active%2Cexpired&limit=1000",
+        "POST /v1/leases/job/acquire",
+        "POST /v1/leases/job/handover",
+    ]
+    acquire, hand_over = (request.body for request in server.requests[-2:])
+    assert (acquire["wait_ms"], hand_over["to"]) == (5000, "next")
 
 
 async def test_get_reads_all_holders_of_a_counted_lease(server: ScriptedServer) -> None:

@@ -17,6 +17,7 @@ from nodes import Cluster
 from scripted import CLOSE, Answer, ScriptedServer, in_turn, problem
 from tenure import Client, LeaseManager, Refused, ShutDown, Unavailable, _watch, sync
 from tenure._endpoints import Endpoints
+from tenure._process import Owner
 from tenure._retry import RetryBudget
 from tenure._watch import MAX_EVENT_BYTES, EventParser, ServerEvent, Watch
 
@@ -39,6 +40,33 @@ def test_endless_event_is_not_kept() -> None:
         with pytest.raises(ValueError, match="too large"):
             for _ in range(MAX_EVENT_BYTES):
                 parser.feed(endless * 1024)
+
+
+def test_silent_stream_is_kept_for_a_few_heartbeats() -> None:
+    # A node sends one each 10 s.
+    assert 20 <= _watch.SILENCE_TIMEOUT <= 30
+
+
+async def test_probe_of_a_closed_client_is_shut_down(server: ScriptedServer) -> None:
+    async with Client(server.urls) as client:
+        pass
+    with pytest.raises(ShutDown):
+        await client._transport.is_ready(server.urls[0] + "/")
+
+
+async def test_forked_process_keeps_the_connections_of_its_parent(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("watch", Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n'))
+    async with Client(server.urls) as client, client.watch() as watch:
+        await watch.__anext__()
+        stream = watch._stream
+        assert stream is not None
+        with monkeypatch.context() as forked:
+            forked.setattr(client._transport.owner, "_pid", 0)
+            await watch.aclose()
+            await client.aclose()
+        assert (watch._stream, client._transport._http.is_closed) == (stream, False)
 
 
 async def test_watch_resumes_after_its_last_position(server: ScriptedServer) -> None:
@@ -139,6 +167,7 @@ class Nodes:
     def __init__(self, steps: int) -> None:
         """Each request and each chunk takes this many steps of the loop."""
         self.endpoints = Endpoints("http://node", 0.0)
+        self.owner = Owner("client")
         self.opened = 0
         self.open = 0
         self._steps = steps

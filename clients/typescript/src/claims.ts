@@ -63,7 +63,7 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
     // The clock is read before the request: the cluster starts the ttl later.
     const sent = core.clock.now();
     const claimed = new SentClaim(core, record, options);
-    const granted = await claimed.granted(core, record, sent, stop);
+    const granted = await record.operation.keepDuring(claimed.granted(core, record, sent, stop));
     if (granted === undefined || stop.aborted) {
       isPassedOn = !core.closing.signal.aborted;
       await abandon(core, record, claimed);

@@ -141,7 +141,8 @@ export class LeaseManager implements AsyncDisposable {
 
   /**
    * Releases a lease by its name: one that this manager holds, or one that an acquire or a release with the outcome
-   * {@link Unknown} may have left at the cluster. Returns whether it was held.
+   * {@link Unknown} may have left at the cluster. Returns whether it was held. While an acquire of this manager waits
+   * for the lease, the result is `false`, and that acquire goes on.
    *
    * The errors are those of {@link Lease.release}.
    */
@@ -205,7 +206,9 @@ export class LeaseManager implements AsyncDisposable {
 
   /** Releases what the cluster may count as held by this manager, although no lease object has it. */
   async #releaseOpen(record: NameRecord, signal: AbortSignal | undefined): Promise<boolean> {
-    await record.operation.lock(Number.POSITIVE_INFINITY, signal);
+    if (!(await record.operation.lockBriefly(signal))) {
+      return false;
+    }
     try {
       if (record.unreleased !== undefined) {
         return await sendRelease(this.#core, record, record.unreleased, signal);

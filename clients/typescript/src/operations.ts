@@ -59,7 +59,7 @@ export class Operations implements LeaseOperations {
 
   async release(hold: Hold, signal: AbortSignal | undefined): Promise<boolean> {
     // A cancellation before the lock, too, must end the lease here.
-    return this.#locked(hold, undefined, async (record) => {
+    return this.#locked(hold, undefined, false, async (record) => {
       try {
         return await this.#release(record, hold, signal);
       } finally {
@@ -118,7 +118,7 @@ export class Operations implements LeaseOperations {
   }
 
   async handOver(hold: Hold, to: string | undefined, signal: AbortSignal | undefined): Promise<string | undefined> {
-    return this.#locked(hold, undefined, async (record) => {
+    return this.#locked(hold, undefined, undefined, async (record) => {
       if (!hold.pause()) {
         return undefined;
       }
@@ -180,7 +180,7 @@ export class Operations implements LeaseOperations {
     metadata: Record<string, string>,
     signal: AbortSignal | undefined,
   ): Promise<boolean> {
-    return this.#locked(hold, signal, async () => {
+    return this.#locked(hold, signal, false, async () => {
       for (let attempt = 1; hold.isHeld(); attempt++) {
         const standing = await this.#core.standing(hold.name, signal);
         const token = hold.token.toString();
@@ -208,14 +208,18 @@ export class Operations implements LeaseOperations {
     });
   }
 
+  /** Runs an operation with the lock. During a claim in flight this hold has ended, and the result is `ended`. */
   async #locked<T>(
     hold: Hold,
     signal: AbortSignal | undefined,
+    ended: T,
     operation: (record: NameRecord) => Promise<T>,
   ): Promise<T> {
     const record = this.#core.record(hold.name);
     // The longest operation before this one takes a few requests. Each has its own limit.
-    await record.operation.lock(Number.POSITIVE_INFINITY, signal);
+    if (!(await record.operation.lockBriefly(signal))) {
+      return ended;
+    }
     try {
       return await operation(record);
     } finally {

@@ -99,6 +99,27 @@ test("list_reads_page_after_page", async () => {
   });
 });
 
+test("reads_have_the_consistency_of_their_options", async () => {
+  one.handler = ({ path }) =>
+    path.startsWith("/v1/leases?")
+      ? { body: { leases: [lease("a/b", "2")], cursor: null } }
+      : { body: lease("a/b", "1", { holders: [lease("a/b", "1")], holders_cursor: "next" }) };
+  const asked = client();
+  const options = { consistency: "stale" } as const;
+  await asked.get("a/b", options);
+  await asked.history("a/b", options);
+  await asked.queue("a/b", options);
+  await asked.explain("a/b", { holder: "me", ...options });
+  const paths = one.requests.map(({ path }) => path);
+  assert.deepEqual(paths, [
+    "/v1/leases/a%2Fb?consistency=stale",
+    "/v1/leases?prefix=a%2Fb&state=active&limit=1000&cursor=next&consistency=stale",
+    "/v1/leases/a%2Fb/history?consistency=stale",
+    "/v1/leases/a%2Fb/queue?consistency=stale",
+    "/v1/leases/a%2Fb/explain?holder=me&consistency=stale",
+  ]);
+});
+
 test("get_reads_all_holders_of_a_counted_lease", async () => {
   one.handler = ({ path }) => {
     switch (new URL(path, "http://a").searchParams.get("cursor")) {

@@ -3,6 +3,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { setImmediate, setTimeout as sleep } from "node:timers/promises";
 import {
   Election,
+  type Leadership,
   type Lease,
   LeaseLost,
   LeaseManager,
@@ -173,6 +174,41 @@ test("release_with_an_aborted_signal_ends_the_lease", async () => {
   }
   assert.equal((await holder.acquire("job")).isHeld(), true);
   assert.equal(server.of("/release").length, 2, "each acquire releases the grant before");
+});
+
+test("end_of_an_old_lease_waits_for_no_claim_in_flight", { timeout: 10_000 }, async () => {
+  const holder = manager();
+  const old = await holder.acquire("job");
+  assert.equal(await old.release(), true);
+  const grant = deferred<Reply>();
+  script({ acquire: () => grant.promise });
+  const acquiring = holder.acquire("job", { wait: "1m" });
+  await server.received("/acquire", 2);
+  assert.equal(await old.release(), false);
+  assert.equal(await old.handOver(), undefined);
+  assert.equal(await old.updateMetadata({ a: "b" }), false);
+  assert.equal(await holder.release("job"), false);
+  await old[Symbol.asyncDispose]();
+  grant.resolve({ body: lease("job", TOKEN) });
+  assert.equal((await acquiring).isHeld(), true);
+  assert.equal(server.of("/release").length, 1);
+});
+
+test("end_of_an_old_lease_ends_its_wait_at_the_next_claim", { timeout: 10_000 }, async () => {
+  const holder = manager();
+  const old = await holder.acquire("job");
+  script({ release: () => problem(418, "from_a_newer_server") });
+  await assert.rejects(old.release(), Refused);
+  const [released, grant] = [deferred<Reply>(), deferred<Reply>()];
+  script({ release: () => released.promise, acquire: () => grant.promise });
+  const acquiring = holder.acquire("job", { wait: "1m" });
+  await server.received("/release", 2);
+  // The acquire releases the old grant, and then claims.
+  const releasing = old.release();
+  released.resolve({ body: { released: true } });
+  assert.equal(await releasing, false);
+  grant.resolve({ body: lease("job", TOKEN) });
+  assert.equal((await acquiring).isHeld(), true);
 });
 
 test("hand_over_with_a_lost_answer_allows_the_next_acquire", async () => {
@@ -485,6 +521,61 @@ test("established_leader_keeps_its_metadata", async () => {
   });
   await leadership.establish(() => undefined);
   assert.deepEqual(server.of("/metadata")[0]?.body.metadata, { address: "a", "tenure.established": TOKEN });
+});
+
+test("candidate_claims_with_the_options_of_its_election", async () => {
+  const options = { ttl: TTL, grace: "1s", lockDelay: "2s", drain: "3s", metadata: { address: "a" } } as const;
+  await new Election(manager(), "job", options).campaign();
+  const { wait_ms: _, ...claim } = server.of("/acquire")[0]?.body ?? {};
+  assert.deepEqual(claim, { holder: "me", ttl_ms: TTL, lock_delay_ms: 2_000, metadata: { address: "a" } });
+});
+
+interface Called {
+  readonly client: LeaseManager["client"];
+  readonly holder: LeaseManager;
+  readonly held: Lease;
+  readonly leadership: Leadership;
+  readonly signal: AbortSignal;
+}
+
+/** Each call, and the path of its request. */
+const CALLS: [call: string, path: string, start: (called: Called) => Promise<unknown>][] = [
+  ["get", "/v1/leases/read", ({ client, signal }) => client.get("read", { signal })],
+  ["history", "/history", ({ client, signal }) => client.history("read", { signal })],
+  ["queue", "/queue", ({ client, signal }) => client.queue("read", { signal })],
+  ["explain", "/explain", ({ client, signal }) => client.explain("read", { signal })],
+  ["list", "/v1/leases?", ({ client, signal }) => client.list({ signal }).next()],
+  ["revoke", "/v1/leases/read", ({ client, signal }) => client.revoke("read", { signal })],
+  ["cluster", "/v1/cluster", ({ client, signal }) => client.cluster({ signal })],
+  ["version", "/version", ({ client, signal }) => client.version({ signal })],
+  ["release_by_name", "/release", ({ holder, signal }) => holder.release("job", { signal })],
+  ["check", "/explain", ({ held, signal }) => held.check({ signal })],
+  ["update_metadata", "/explain", ({ held, signal }) => held.updateMetadata({ a: "b" }, { signal })],
+  ["establish", "/explain", ({ leadership, signal }) => leadership.establish(() => "fenced", { signal })],
+];
+
+for (const [call, path, start] of CALLS) {
+  test(`cancelled_${call}_throws_the_reason`, async () => {
+    const holder = manager({ operationTimeout: "10s" });
+    const held = await holder.acquire("job");
+    const leadership = await new Election(holder, "led").campaign();
+    server.handler = () => "hang";
+    const cancel = new AbortController();
+    const calling = start({ client: holder.client, holder, held, leadership, signal: cancel.signal });
+    await server.received(path);
+    cancel.abort(new Error("cancelled by the test"));
+    await assert.rejects(calling, /cancelled by the test/);
+  });
+}
+
+test("cancelled_states_throw_the_reason", { timeout: 10_000 }, async () => {
+  const held = await manager().acquire("job");
+  const cancel = new AbortController();
+  const states = held.states({ signal: cancel.signal });
+  assert.equal((await states.next()).value?.status, "held");
+  const next = states.next();
+  cancel.abort(new Error("cancelled by the test"));
+  await assert.rejects(next, /cancelled by the test/);
 });
 
 for (const [fault, reply] of [

@@ -38,6 +38,16 @@ test("renewal_counts_from_its_send_time_and_never_backwards", () => {
   assert.equal(hold.remaining(), 2_770, "a shorter ttl does not shorten the grant");
 });
 
+test("renewals_of_many_holders_are_spread", () => {
+  const clock = new ManualClock();
+  const delays = Array.from({ length: 200 }, () => {
+    const action = holdAt(clock).nextAction(clock.now(), 0);
+    return action.kind === "check" ? action.at - clock.now() : Number.NaN;
+  });
+  assert.ok(Math.min(...delays) < 950, `${delays}`);
+  assert.ok(Math.max(...delays) > 1_050, `${delays}`);
+});
+
 test("work_does_not_begin_after_the_release", async () => {
   const hold = holdAt(new ManualClock());
   hold.giveUp();

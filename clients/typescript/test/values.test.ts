@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import fs, { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
@@ -70,6 +71,20 @@ test("system_clock_advances_with_the_time", async () => {
   assert.ok(elapsed >= least - 0.1 && elapsed <= most + 0.1, `${least} <= ${elapsed} <= ${most}`);
 });
 
+test("clock_without_the_file_of_the_uptime_has_whole_seconds", { skip: process.platform !== "linux" }, (context) => {
+  assert.equal(systemClock().resolution, 10);
+  const access = context.mock.method(fs, "accessSync", () => {
+    throw new Error("no such file");
+  });
+  syncBuiltinESMExports();
+  try {
+    assert.equal(systemClock().resolution, 1_000);
+  } finally {
+    access.mock.restore();
+    syncBuiltinESMExports();
+  }
+});
+
 test("options_outside_every_bound_are_refused", () => {
   for (const bad of [
     { ttl: 99 },
@@ -80,6 +95,10 @@ test("options_outside_every_bound_are_refused", () => {
     { wait: "25h" },
     { lockDelay: "25h" },
     { drain: "25h" },
+    { wait: -1 },
+    { lockDelay: -1 },
+    { drain: -1 },
+    { grace: -1 },
     { ttl: "9s", grace: 4_501 },
   ] as const) {
     assert.throws(() => parseAcquire(bad), RangeError, JSON.stringify(bad));
@@ -89,7 +108,13 @@ test("options_outside_every_bound_are_refused", () => {
   assert.deepEqual([good.wait, good.grace, good.drain], [9_000, 4_500, 30_000]);
   assert.equal(parseAcquire({ wait: "ttl" }).wait, 30_000);
   assert.equal(parseAcquire({ ttl: "infinite", wait: "ttl" }).wait, 86_400_000);
-  assert.throws(() => new LeaseManager({ driftPermille: 501 }), /invalid drift 501/);
+  for (const drift of [-1, 501, Number.NaN]) {
+    assert.throws(() => new LeaseManager({ driftPermille: drift }), /invalid drift/, `${drift}`);
+  }
+  const holder = new LeaseManager();
+  for (const refresh of [9, "25h"] as const) {
+    assert.throws(() => new Election(holder, "job", { refresh }), /invalid refresh/, `${refresh}`);
+  }
   assert.throws(() => new LeaseManager({ operationTimeout: 0 }), /invalid operation timeout 0/);
 });
 

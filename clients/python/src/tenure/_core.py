@@ -238,12 +238,14 @@ class Core:
             if hold.granted_token is None:
                 if hold.failed_release is not None:
                     return await self.send_release(hold, hold.failed_release)
+                if hold.undrained_token is not None:
+                    await self._check_undrained(hold, hold.undrained_token)
+                    return False
                 return await self._release_ambiguous(hold) if hold.is_ambiguous else False
             await self._drain(hold, drains)
             return await self._give_up_and_release(hold)
 
     async def _give_up_and_release(self, hold: Hold) -> bool:
-        until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
         # The local grant ends first: this process must not count the lease as held after the cluster released it.
         token = hold.give_up()
         if token is None:
@@ -251,7 +253,7 @@ class Core:
         try:
             return await self.send_release(hold, token)
         except BaseException:
-            self._keep_unreleased(hold, token, until)
+            self._keep_unreleased(hold, token)
             raise
 
     def _is_ending(self, hold: Hold) -> bool:
@@ -263,15 +265,29 @@ class Core:
         has_work = drains and has_other_work(hold)
         if not has_work or await drain(hold):
             return has_work
-        until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
         token = hold.give_up()
         if token is not None:
-            hold.undrained_token, hold.left_until = token, until
+            hold.undrained_token = token
             self.remember(hold)
         raise local_refusal("not_drained", NOT_DRAINED)
 
-    def _keep_unreleased(self, hold: Hold, token: int, until: float) -> None:
-        hold.unreleased_token, hold.left_until = token, until
+    async def _check_undrained(self, hold: Hold, token: int) -> None:
+        """Raises `not_drained` if a grant may be in force that was not released because its work did not end."""
+        standing: Standing | None = None
+        with contextlib.suppress(TenureError):
+            standing = await self._standing(hold)
+        match standing:
+            case {"status": "holds", "lease": {"token": current}} if int(current) != token:
+                pass
+            case {"status": "waits" | "ended" | "unknown"}:
+                pass
+            case _:
+                raise local_refusal("not_drained", NOT_DRAINED)
+        hold.forget_unreleased_token(token)
+        self.remember(hold)
+
+    def _keep_unreleased(self, hold: Hold, token: int) -> None:
+        hold.unreleased_token = token
         self.remember(hold)
 
     async def send_release(self, hold: Hold, token: int) -> bool:
@@ -329,10 +345,9 @@ class Core:
                 await self._keep_or_release(hold, was_drained)
                 raise
             except (Unknown, asyncio.CancelledError) as error:
-                until = self.clock() + (hold.grant.ttl if hold.grant else 0.0)
                 hold.give_up()
                 # If the cluster did not apply the hand-over, it would answer a claim with this token.
-                self._keep_unreleased(hold, token, until)
+                self._keep_unreleased(hold, token)
                 if was_drained and isinstance(error, asyncio.CancelledError):
                     # The ended work has left the release to this task.
                     self.spawn(self._release_later(hold, token))
@@ -381,9 +396,10 @@ class Core:
                 raise Unknown(_UNKNOWN_STANDING)
         return False
 
-    async def update_metadata(self, hold: Hold, metadata: dict[str, str]) -> bool:
+    async def update_metadata(self, hold: Hold, metadata: dict[str, str], grant: Grant | None = None) -> bool:
         """Replaces the metadata of the current grant. Returns `False` if the lease is not held.
 
+        With `grant`, it replaces only the metadata of this grant, and not of a later one.
         The request names the version that it replaces, so an earlier update that arrives late cannot undo this one.
         """
         if self._is_ending(hold):
@@ -394,7 +410,7 @@ class Core:
             attempt = 1
             while True:
                 token = hold.token(self.clock())
-                if token is None:
+                if token is None or (grant is not None and token != grant.token):
                     return False
                 standing = await self._standing(hold)
                 if standing["status"] != "holds" or int(standing["lease"]["token"]) != token:
@@ -521,7 +537,7 @@ class Core:
     async def _standing(self, hold: Hold) -> Standing:
         explained = await self.calls.explain(hold.name, hold.holder, self.budget)
         standing = explained.get("standing")
-        if not isinstance(standing, dict):
+        if not isinstance(standing, dict) or not isinstance(standing.get("status"), str):
             raise Unknown("the answer has no standing of the holder")
         return standing
 
@@ -544,8 +560,8 @@ class Core:
         finally:
             # After a cancellation, too: each abandoned acquire waits for this, and says what it knows.
             self._claims_resolved.set()
-        now = self.clock()
-        left_held = [hold for hold in self._unresolved.values() if hold.token_before_claim and hold.left_until > now]
+        # Some may have expired. Only the cluster knows that: without a majority, cluster time stands still.
+        left_held = [hold for hold in self._unresolved.values() if hold.token_before_claim]
         left = _failures((hold.name, self._release_left(hold)) for hold in left_held)
         for failures in await asyncio.gather(left, self.release_all()):
             failed += failures
@@ -572,8 +588,8 @@ class Core:
                 if hold.failed_release is None and has_other_work(hold) and not await drain(hold):
                     raise local_refusal("not_drained", NOT_DRAINED)
                 await self.send_release(hold, token)
-            elif hold.undrained_token is not None and await self._was_released(hold, hold.undrained_token) is None:
-                raise local_refusal("not_drained", NOT_DRAINED)
+            elif hold.undrained_token is not None:
+                await self._check_undrained(hold, hold.undrained_token)
 
 
 @contextlib.asynccontextmanager

@@ -227,7 +227,8 @@ class Leadership:
         """
         fenced = await fence(self.token)
         metadata = {**self._election._metadata, ESTABLISHED_KEY: str(self.token)}
-        if self.is_leader and await self._election._core.update_metadata(self._guard.hold, metadata) and self.is_leader:
+        core, guard = self._election._core, self._guard
+        if self.is_leader and await core.update_metadata(guard.hold, metadata, guard.grant) and self.is_leader:
             self._is_established = True
             return fenced
         raise LeaseLost(self._election.name, self.token, self._guard.loss() or Loss.UNREACHABLE)

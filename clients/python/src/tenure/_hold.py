@@ -60,8 +60,6 @@ class Hold:
         self.unreleased_token: int | None = None
         # A grant that was not released, because its work did not end in time. Only a new acquire releases it.
         self.undrained_token: int | None = None
-        # When the grant of these tokens has certainly expired at the cluster.
-        self.left_until = math.inf
         # Resolves an abandoned claim. It has the operation lock until its end.
         self.resolver: asyncio.Task[None] | None = None
         # When the keeper checks this lease again.
@@ -179,8 +177,6 @@ class Hold:
         if self.grant is None or self.grant.token != token:
             return
         self.unreleased_token = token if why.is_by_own_clock else None
-        # The cluster can apply a renewal after the deadline that was sent before it.
-        self.left_until = self.grant.deadline + 2 * self.grant.ttl
         log.warning("lease %s with token %d was lost: %s", self.name, token, why.explanation)
         self._end(states.Lost(token, why))
 

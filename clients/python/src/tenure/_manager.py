@@ -209,7 +209,10 @@ class LeaseManager:
         return Election(self._core, self._client, lease, dict(metadata or {}), refresh)
 
     async def release_all(self) -> list[tuple[str, TenureError]]:
-        """Releases all held leases concurrently. Returns the leases whose release failed, with the errors."""
+        """Releases all held leases concurrently. Returns the leases whose release failed, with the errors.
+
+        It first ends the bodies of all `async with`. Do not call it in such a body: it would cancel its own caller.
+        """
         return await self._core.release_all()
 
     async def shutdown(self) -> list[tuple[str, TenureError]]:
@@ -217,7 +220,8 @@ class LeaseManager:
 
         Returns the leases that the cluster may still count as held or queued, with the errors. A waiting acquire raises
         `ShutDown` after the cluster has confirmed that it left the queue, else `Unknown`. Each later acquire raises
-        `ShutDown`. If the call is cancelled, call it again to release the remaining leases.
+        `ShutDown`. If the call is cancelled, call it again to release the remaining leases. Do not call it in the body of an
+        `async with` of a lease or a leadership: it would cancel its own caller.
         """
         if self._left is None:
             left = await self._core.shutdown()

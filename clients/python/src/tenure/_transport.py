@@ -91,7 +91,7 @@ class Transport:
         key: str | os.PathLike[str] | None,
     ) -> None:
         """Creates the HTTP client. Sends no request."""
-        self._owner = Owner("client")
+        self.owner = Owner("client")
         self.endpoints = Endpoints(endpoints, 0.0)
         token = _check_token(token or _token_from_environment())
         # Redirects, proxies and compression are not for the nodes of a cluster.
@@ -109,7 +109,9 @@ class Transport:
         self._refresh: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Closes all connections. Without effect in a forked process: its parent uses them."""
+        if not self.owner.is_here:
+            return
         if self._refresh is not None:
             self._refresh.cancel()
             await asyncio.wait({self._refresh})
@@ -117,7 +119,7 @@ class Transport:
 
     def stream(self, url: str, query: Mapping[str, str]) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Opens a GET request whose answer has no end."""
-        self._owner.check()
+        self.owner.check()
         if self._http.is_closed:
             raise ShutDown
         return self._http.stream("GET", url, params=query, headers={"accept": "text/event-stream"})
@@ -127,12 +129,15 @@ class Transport:
 
         Raises:
             httpx.HTTPError, httpx.StreamError, OSError: the node did not answer.
+            ShutDown: the client is closed.
         """
+        if self._http.is_closed:
+            raise ShutDown
         return (await self._http.get(endpoint + "readyz")).status_code != httpx.codes.SERVICE_UNAVAILABLE
 
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         """Sends the request until an attempt resolves it or the budget is used up."""
-        self._owner.check()
+        self.owner.check()
         if self._http.is_closed:
             raise ShutDown
         urls, first = self.endpoints.urls, self.endpoints.preferred

@@ -283,7 +283,12 @@ class Watch:
             return describe(endpoint, error)
 
     async def aclose(self) -> None:
-        """Closes the connection. The next iteration opens another one after the last position."""
+        """Closes the connection. The next iteration opens another one after the last position.
+
+        Without effect in a forked process: its parent uses the connection.
+        """
+        if not self._transport.owner.is_here:
+            return
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.close()

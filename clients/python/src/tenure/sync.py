@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import _election, _watch
 from . import _lease as _async
 from . import _manager as _managers
+from ._aio import end_task
 from ._errors import LeaseLost, ShutDown, TenureError
 from ._guard import Guard
 from ._options import DAY, DEFAULT_DRAIN, check_between
@@ -141,14 +142,20 @@ class _Loop:
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """Iterates over `items` in the thread."""
+        last_step: asyncio.Task[Any] | None = None
 
         async def step() -> tuple[T] | None:
+            nonlocal last_step
+            last_step = asyncio.current_task()
             try:
                 return (await items.__anext__(),)
             except StopAsyncIteration:
                 return None
 
         async def close() -> None:
+            if last_step is not None:
+                # An exception can have ended its wait in the other thread. Nothing can close the iterator before its end.
+                await end_task(last_step)
             if hasattr(items, "aclose"):
                 await items.aclose()
 
@@ -323,6 +330,14 @@ class GrantedLease(Lease):
         """Only a `with` creates it."""
         super().__init__(loop, lease)
         self._granted = lease
+
+    def acquire(self, *, wait: float = 0.0) -> int:
+        """Returns the token of this grant. Another grant needs a handle or another `with`.
+
+        Raises:
+            LeaseLost: the grant has ended.
+        """
+        return self.check_held()
 
     @property
     def token(self) -> int:

@@ -109,6 +109,18 @@ mod tests {
     }
 
     #[test]
+    fn file_that_cannot_get_its_name_is_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("a.backup");
+        let file = NewFile::create(&path, true).expect("no such file");
+        // No file can replace a folder.
+        fs::create_dir(&path).expect("writable");
+        let failed = file.finish(|_| Ok(()));
+        assert!(matches!(&failed, Err(BackupError::Io { .. })), "{failed:?}");
+        assert_eq!(fs::read_dir(dir.path()).expect("readable").count(), 1, "the temporary file is gone");
+    }
+
+    #[test]
     fn file_that_appears_meanwhile_is_replaced_only_if_permitted() {
         for replaces in [false, true] {
             let dir = tempfile::tempdir().expect("a folder");

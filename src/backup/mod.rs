@@ -16,6 +16,8 @@ mod folder;
 mod format;
 mod position;
 mod restore;
+#[cfg(all(test, feature = "testing"))]
+mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -185,13 +185,16 @@ pub(crate) fn restore(
     let identity = Identity { cluster: target.cluster.clone(), node: target.id };
     let store = Restoring::begin(data, identity)?;
     let (state, restored) = backup.write(target, store.incarnation, &store.storage)?;
-    store.finish(|reopened| {
-        let stored = read_restored(reopened)?;
-        let is_same = stored.position() == state.position() && stored.machine.header() == state.machine.header();
-        if is_same { Ok(()) } else { Err(RestoreError::from(SnapshotError::OtherState)) }
-    })?;
+    store.finish(|reopened| check_stored(reopened, &state))?;
     wait_for_the_next_ms(now_ms);
     Ok(restored)
+}
+
+/// Checks that the store has this state.
+pub(super) fn check_stored<S: Storage>(store: &S, state: &State) -> Result<(), RestoreError> {
+    let stored = read_restored(store)?;
+    let is_same = stored.position() == state.position() && stored.machine.header() == state.machine.header();
+    if is_same { Ok(()) } else { Err(RestoreError::from(SnapshotError::OtherState)) }
 }
 
 /// A later restore on this machine must read a later millisecond: the millisecond is the base of the tokens.

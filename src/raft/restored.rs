@@ -68,3 +68,27 @@ fn wait(start: impl FnOnce(Done)) -> Result<(), StorageError> {
     start(Box::new(move |result| drop(done.send(result))));
     durable.recv().unwrap_or(Err(StorageError::Closed))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Access, AccessChange, AccessName, AccessToken, TokenHash};
+
+    #[test]
+    fn restored_tokens_keep_their_expiry() {
+        let principal = AccessName::new("p").expect("valid");
+        let hash = TokenHash::of(&AccessToken::from_secret([7; 32]));
+        let changes = [
+            AccessChange::SetPrincipal { principal: principal.clone(), roles: BTreeSet::new() },
+            AccessChange::AddExpiringToken { principal, hash, created_wall_ms: 7, expires_wall_ms: 9 },
+        ];
+        let access = changes.iter().fold(Access::default(), |access, change| access.with(change));
+        let before = access.state().clone();
+        let mut state = State { access, ..State::default() };
+        let members = BTreeMap::from([(4, PeerInfo { http: "h".to_owned(), peer: "p".to_owned() })]);
+        let own = Joined { node: 4, incarnation: 5 };
+        state.restore(Position { term: 1, index: 3 }, members, own, 300, None).expect("restored");
+        assert_eq!(state.access.state(), &before);
+        assert_eq!((state.access.expired(8).len(), state.access.expired(9).len()), (0, 1));
+    }
+}

@@ -454,6 +454,48 @@ mod tests {
         assert_eq!(reader.finish().expect("whole").machine.header(), machine.header());
     }
 
+    /// After an upgrade, a removed id stays used up, and a member with another disk is refused.
+    #[test]
+    fn disks_of_members_are_read_from_each_format() {
+        let mut machine = Machine::new();
+        apply(&mut machine, Command::Tick);
+        let at = Some(Position { term: 1, index: 1 });
+        let nodes = BTreeMap::from([(2, ("http".to_string(), "peer".to_string()))]);
+        let membership = MembershipRecord { configs: vec![[2].into()], nodes };
+        let meta = Meta { last: at, membership_at: at, membership };
+        // Node 3 was removed.
+        let joined = BTreeMap::from([(2, 7), (3, 9)]);
+        let header_of = |format: u32| {
+            let (meta, joined) = (meta.clone(), joined.clone());
+            match format {
+                1 => codec::encode(&HeaderV1 { format, meta, joined, machine: old::snapshot(&machine).0 }),
+                2 => {
+                    let SnapshotHeader { now, applied, limits, names, term_began, .. } = machine.header();
+                    let machine = SnapshotHeaderV2 { version: 2, now, applied, limits, names, term_began };
+                    codec::encode(&HeaderV2 { format, meta, joined, machine })
+                }
+                _ => codec::encode(&StateHeader { format, meta, joined, machine: machine.header() }),
+            }
+        };
+        let (level, access) = (FeatureLevel::FIRST, AccessState::default());
+        for format in 1..=FORMAT {
+            let extension = match format {
+                1..=3 => None,
+                4 => Some(codec::encode(&access)),
+                5 => Some(codec::encode(&ExtensionV5 { level, access: access.clone() })),
+                _ => Some(codec::encode(&Extension { level, access: access.clone(), expiries: BTreeMap::new() })),
+            };
+            let mut bytes = Vec::new();
+            for record in [Some(header_of(format)), extension].into_iter().flatten() {
+                bytes.extend((record.len() as u32).to_be_bytes());
+                bytes.extend(record);
+            }
+            let whole = read(&bytes).unwrap_or_else(|error| panic!("format {format}: {error}"));
+            assert_eq!(whole.joined, joined, "format {format}");
+            assert_eq!(Meta::of(&whole), meta, "format {format}");
+        }
+    }
+
     fn encoded(state: &State) -> (Vec<u8>, String) {
         let mut bytes = Vec::new();
         let encoded = encode(state, |piece| {

@@ -163,7 +163,7 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io;
 
     use parking_lot::Mutex;
@@ -171,7 +171,21 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().clone()).expect("log lines are UTF-8")
+        }
+    }
+
+    /// Collects the log lines of this thread while the guard lives.
+    pub(crate) fn capture() -> (Written, tracing::subscriber::DefaultGuard) {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
+        (written, tracing::subscriber::set_default(subscriber))
+    }
 
     impl io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -217,7 +231,7 @@ mod tests {
             tracing::info!(target: "tenure::node", "one event");
             tracing::debug!(target: "tenure::raft", "one detail");
         });
-        let text = String::from_utf8(written.0.lock().clone()).expect("UTF-8");
+        let text = written.text();
         let each = ["one change", "one error", "one event", "one detail"];
         each.into_iter().filter(|message| text.contains(message)).collect()
     }

@@ -110,10 +110,13 @@ pub async fn run(command: Command) -> Result<(), Failure> {
         Command::Promote { id, .. } => remote.change_members(&MemberChange::Promote { id }).await?.members,
         Command::Remove { id, force, .. } => remote.change_members(&MemberChange::Remove { id, force }).await?.members,
         Command::Replace { old, with, within, .. } => {
-            let before = remote.cluster().await.ok();
+            let before = match output {
+                Format::Table => remote.cluster().await.ok(),
+                Format::Json => None,
+            };
             let replaced = replace(&remote, old, with, within, output).await?;
             let is_absent = before.is_some_and(|before| before.members.iter().all(|member| member.id != old));
-            if is_absent && output == Format::Table {
+            if is_absent {
                 message!("node {old} was removed before, and node {with} is a voter: nothing has changed");
             }
             replaced.members
@@ -184,6 +187,11 @@ mod tests {
     /// A leader that refuses each change, with these codes in turn and each time with another detail. Also returns the
     /// number of requests.
     async fn refusing(codes: &'static [Code]) -> (Remote, Arc<AtomicUsize>) {
+        let (address, asked) = refusing_at_address(codes).await;
+        (Remote::new(address.parse().expect("an endpoint")), asked)
+    }
+
+    async fn refusing_at_address(codes: &'static [Code]) -> (String, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let refuse = {
             let asked = Arc::clone(&asked);
@@ -197,7 +205,17 @@ mod tests {
         let address = listener.local_addr().expect("the listener is bound").to_string();
         let router: Router = Router::new().fallback(refuse);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        (Remote::new(address.parse().expect("an endpoint")), asked)
+        (address, asked)
+    }
+
+    /// Only the table says that an earlier attempt has replaced the node.
+    #[tokio::test]
+    async fn replacement_with_json_sends_no_other_request() {
+        let (address, asked) = refusing_at_address(&[Code::MemberRefused]).await;
+        let line = ["member", "replace", "1", "--with", "4", "-o", "json", "--endpoints", &address];
+        let command = CommandLine::try_parse_from(line).expect("it is complete").command;
+        run(command).await.expect_err("it is refused");
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -48,6 +48,7 @@ mod signals;
 mod snapshot;
 mod tls;
 
+use std::env::VarError;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -201,7 +202,11 @@ impl CredentialArguments {
             }
             None => match std::env::var(TOKEN_VARIABLE) {
                 Ok(text) if !text.is_empty() => (TOKEN_VARIABLE.to_owned(), text),
-                _ => return Ok(None),
+                Ok(_) | Err(VarError::NotPresent) => return Ok(None),
+                // The text of this error has the value, which is a secret.
+                Err(VarError::NotUnicode(_)) => {
+                    return Err(Failure::Usage(format!("{TOKEN_VARIABLE}: the value is not UTF-8")));
+                }
             },
         };
         let token = text.lines().next().unwrap_or_default().trim().parse();

@@ -117,7 +117,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
                 BackupSource::Stale => Consistency::Stale,
             };
             // Without a handler, a signal ends the process before it removes its temporary file.
-            let mut signals = Signals::listen()?;
+            let mut signals = Signals::listen_with_hangup()?;
             let (format, shown) = (client.output, file.display().to_string());
             let temporary = Arc::new(OnceLock::new());
             let saving = {

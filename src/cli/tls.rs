@@ -146,9 +146,12 @@ fn issue(ca: &Ca, dir: &Path, name: &str, mut params: CertificateParams, replace
     params.use_authority_key_identifier_extension = true;
     let key = new_key()?;
     let certificate = params.signed_by(&key, &ca.0).map_err(cannot_make)?;
-    write(&dir.join(format!("{name}.key")), &key.serialize_pem(), replace, true)?;
     let path = dir.join(format!("{name}.pem"));
-    write(&path, &certificate.pem(), replace, false)?;
+    // An error must not leave a new key beside an older certificate.
+    let key = NewFile::write(&dir.join(format!("{name}.key")), &key.serialize_pem(), replace, true)?;
+    let certificate = NewFile::write(&path, &certificate.pem(), replace, false)?;
+    key.rename()?;
+    certificate.rename()?;
     message!("{}: valid for {CERTIFICATE_DAYS} days", path.display());
     Ok(())
 }
@@ -227,21 +230,51 @@ fn refuse_existing(path: &Path) -> Result<(), Failure> {
 
 /// Writes a file. Only the owner can read a key. A reader never sees a part of the file.
 fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<(), Failure> {
-    if !replace {
-        refuse_existing(path)?;
+    NewFile::write(path, text, replace, is_secret)?.rename()
+}
+
+/// A complete file under a temporary name. Dropping it removes it.
+struct NewFile {
+    path: PathBuf,
+    temporary: PathBuf,
+}
+
+impl NewFile {
+    fn write(path: &Path, text: &str, replace: bool, is_secret: bool) -> Result<NewFile, Failure> {
+        if path.is_dir() {
+            return Err(Failure::Other(anyhow!("cannot write {}: it is a folder", path.display())));
+        }
+        if !replace {
+            refuse_existing(path)?;
+        }
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".new");
+        let new = NewFile { path: path.to_owned(), temporary: temporary.into() };
+        // An earlier command may have been killed.
+        let _ = std::fs::remove_file(&new.temporary);
+        let write = || {
+            let mode = if is_secret { 0o600 } else { 0o644 };
+            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new.temporary)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        new.with_context(write())?;
+        Ok(new)
     }
-    let temporary = path.with_extension("new");
-    // An earlier command may have been killed.
-    let _ = std::fs::remove_file(&temporary);
-    let write = || {
-        let mode = if is_secret { 0o600 } else { 0o644 };
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    let written = write().inspect_err(|_| _ = std::fs::remove_file(&temporary));
-    written.with_context(|| format!("cannot write {}", path.display())).map_err(Failure::Other)
+
+    fn rename(self) -> Result<(), Failure> {
+        self.with_context(std::fs::rename(&self.temporary, &self.path))
+    }
+
+    fn with_context(&self, written: std::io::Result<()>) -> Result<(), Failure> {
+        written.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Other)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.temporary);
+    }
 }
 
 #[cfg(test)]
@@ -378,14 +411,39 @@ mod tests {
     #[test]
     fn file_of_an_interrupted_command_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (key, temporary) = (folder.path().join("node-1.key"), folder.path().join("node-1.new"));
+        let (key, temporary) = (folder.path().join("node-1.key"), folder.path().join("node-1.key.new"));
         std::fs::write(&temporary, "a part").expect("writable");
         assert!(write(&key, "a key", true, true).is_ok());
         assert_eq!((std::fs::read_to_string(&key).expect("written"), temporary.exists()), ("a key".to_owned(), false));
-        // The name of the file is that of a folder, so the last step fails.
         std::fs::create_dir(folder.path().join("ca.pem")).expect("writable");
-        assert!(write(&folder.path().join("ca.pem"), "text", true, false).is_err());
-        assert!(!folder.path().join("ca.new").exists(), "a failed command leaves no file");
+        assert!(write(&folder.path().join("ca.pem"), "text", true, false).is_err(), "it is a folder");
+        let (file, other) = (folder.path().join("file"), folder.path().join("other"));
+        drop(NewFile::write(&file, "text", true, false).expect("writable"));
+        // The name of the file becomes that of a folder, so the last step fails.
+        let new = NewFile::write(&other, "text", true, false).expect("writable");
+        std::fs::create_dir(&other).expect("writable");
+        assert!(new.rename().is_err());
+        for left in ["file", "file.new", "other.new", "ca.pem.new"] {
+            assert!(!folder.path().join(left).exists(), "a failed command leaves no {left}");
+        }
+    }
+
+    /// The name of the certificate is that of a folder.
+    #[test]
+    fn certificate_that_cannot_be_written_leaves_the_key_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (config, dir) = (config(folder.path()), folder.path());
+        init(dir, &config, &[]).expect("a new folder");
+        let before = std::fs::read_to_string(dir.join("node-1.key")).expect("written");
+        std::fs::remove_file(dir.join("node-1.pem")).expect("written");
+        std::fs::create_dir(dir.join("node-1.pem")).expect("writable");
+        let ca = Ca::load(dir).map_err(|why| why.message()).expect("its own key");
+        let params = || node_params(&config, &config.nodes[0], &[]).map_err(|why| why.message()).expect("valid");
+        assert!(issue(&ca, dir, "node-1", params(), true).is_err());
+        assert_eq!(std::fs::read_to_string(dir.join("node-1.key")).expect("readable"), before);
+        std::fs::remove_dir(dir.join("node-1.pem")).expect("empty");
+        issue(&ca, dir, "node-1", params(), true).map_err(|why| why.message()).expect("issued");
+        assert_ne!(std::fs::read_to_string(dir.join("node-1.key")).expect("readable"), before);
     }
 
     #[test]

@@ -313,6 +313,59 @@ mod tests {
         drop(copy);
     }
 
+    /// After a sync of the directory that fails, the open file can be one that no name leads to.
+    #[test]
+    fn mark_is_not_stored_if_a_rewrite_fails() {
+        let folder = tempfile::tempdir().expect("create a directory");
+        let path = folder.path().join("marks");
+        let mut journal = Journal::open(&path).expect("create a journal");
+        journal.max_growth = 1;
+        fs::create_dir(with_suffix(&path, ".new")).expect("create a directory in the place of the new file");
+        let error = journal.remember("a", mark(1)).expect_err("the rewrite fails");
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn rewritten_file_grows_again_before_the_next_rewrite() {
+        let folder = tempfile::tempdir().expect("create a directory");
+        let path = folder.path().join("marks");
+        let mut journal = Journal::open(&path).expect("create a journal");
+        let size = || fs::metadata(&path).expect("the file exists").len();
+        let record = record("a", mark(1)).len() as u64;
+        let mut value = 0;
+        let mut remember = |journal: &mut Journal| {
+            value += 1;
+            journal.max_growth = 10 * record;
+            journal.remember("a", mark(value)).expect("store the mark");
+        };
+        for rewrites in 1..=3 {
+            // The file has no more than one record after a rewrite.
+            let before = size();
+            for appended in 1..=10 {
+                remember(&mut journal);
+                assert_eq!(size(), before + appended * record, "before rewrite {rewrites}");
+            }
+            remember(&mut journal);
+            assert_eq!(size(), HEADER.len() as u64 + record, "rewrite {rewrites}");
+        }
+    }
+
+    #[test]
+    fn large_file_grows_by_its_size_before_a_rewrite() {
+        let folder = tempfile::tempdir().expect("create a directory");
+        let path = folder.path().join("marks");
+        let marks: Kept = (0..4000).map(|number| (format!("{number:0>500}"), mark(1))).collect();
+        let bytes = whole(&marks);
+        let size = bytes.len() as u64;
+        assert!(size > MIN_GROWTH_BYTES, "{size} bytes");
+        fs::write(&path, bytes).expect("write the file");
+        let mut journal = Journal::open(&path).expect("open the journal");
+        assert_eq!(journal.max_growth, size, "after the opening");
+        journal.max_growth = 1;
+        journal.remember(&format!("{:0>500}", 0), mark(2)).expect("store the mark");
+        assert_eq!((journal.grown, journal.max_growth), (0, size), "after a rewrite");
+    }
+
     #[test]
     fn rewrites_bound_the_file_and_keep_all_marks() {
         let folder = tempfile::tempdir().expect("create a directory");

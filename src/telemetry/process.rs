@@ -58,32 +58,55 @@ mod tests {
 
     use super::*;
 
-    /// The resident bytes by another file of the kernel.
-    fn resident() -> f64 {
+    /// A number of another file of the kernel.
+    fn status(field: &str) -> f64 {
         let status = fs::read_to_string("/proc/self/status").expect("Linux");
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
-        1024.0 * resident.expect("it has resident memory").parse::<f64>().expect("a number")
+        let value = status.lines().find_map(|line| line.strip_prefix(field)?.split_whitespace().next());
+        value.unwrap_or_else(|| panic!("no {field} in {status}")).parse().expect("a number")
+    }
+
+    /// The resident bytes and the threads.
+    fn resident_and_threads() -> [f64; 2] {
+        [1024.0 * status("VmRSS:"), status("Threads:")]
+    }
+
+    /// Whole seconds of CPU time.
+    fn cpu() -> f64 {
+        clock_gettime(ClockId::ProcessCPUTime).tv_sec as f64
+    }
+
+    fn now() -> f64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970").as_secs_f64()
     }
 
     /// The other tests of this process use files and memory, too.
     #[test]
-    fn metrics_show_the_memory_and_the_files_of_the_process() {
-        const FILES: usize = 100;
+    fn metrics_show_the_state_of_the_process() {
+        const FILES: usize = 200;
         let recorder = PrometheusBuilder::new().build_recorder();
         let open: Vec<fs::File> = (0..FILES).map(|_| fs::File::open("/dev/null").expect("a file")).collect();
-        let before = resident();
-        metrics::with_local_recorder(&recorder, update);
-        let after = resident();
+        let busy = std::thread::spawn(|| while cpu() < 1.0 {});
+        busy.join().expect("no panic");
+        let (before, began, used) = (resident_and_threads(), now(), cpu());
+        metrics::with_local_recorder(&recorder, begin);
+        let (after, ended, used_at_the_end) = (resident_and_threads(), now(), cpu());
         drop(open);
         let text = recorder.handle().render();
         let value = |name: &str| -> f64 {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
         };
-        let shown = value("process_resident_memory_bytes");
-        // Other tests of this process allocate at the same time.
-        let range = before.min(after) / 2.0..before.max(after) * 2.0;
-        assert!(range.contains(&shown), "{shown} bytes, and the kernel says {before} before and {after} after");
+        let names = ["process_resident_memory_bytes", "process_threads"];
+        for ((name, before), after) in names.into_iter().zip(before).zip(after) {
+            let shown = value(name);
+            // Other tests of this process allocate and start threads at the same time.
+            let range = before.min(after) / 2.0..before.max(after) * 2.0;
+            assert!(range.contains(&shown), "{name} {shown}: the kernel says {before} before and {after} after");
+        }
+        let started = value("process_start_time_seconds");
+        assert!((began - 1.0..ended + 1.0).contains(&started), "{started} is not from {began} to {ended}");
+        let seconds = value("process_cpu_seconds_total");
+        assert!((used..=used_at_the_end).contains(&seconds), "{seconds} s are not from {used} to {used_at_the_end}");
         assert!(value("process_open_fds") >= FILES as f64, "{text}");
         assert!(value("process_open_fds") <= value("process_max_fds"), "{text}");
     }

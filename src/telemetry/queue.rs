@@ -205,6 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn refused_lines_leave_room_for_later_ones() {
+        let output = Output::default();
+        let (mut queue, flush) = LogQueue::start(output.clone()).expect("a thread");
+        let mut line = b"refused".to_vec();
+        line.resize(MAX_BYTES / 4, b'x');
+        for _ in 0..5 {
+            queue.write_all(&line).expect("no error");
+            flush.wait();
+        }
+        queue.write_all(b"last\n").expect("no error");
+        drop(flush);
+        assert_eq!(*output.block(), b"last\n");
+    }
+
+    #[test]
     fn panic_follows_the_lines_before_it() {
         let output = Output::default();
         let (mut queue, flush) = LogQueue::start(output.clone()).expect("a thread");

@@ -420,6 +420,36 @@ async fn all_blocked_threads_are_stale_after_a_higher_token() {
     drop(fill(&gate, MAX_WAITING).await);
 }
 
+/// A store that fails for one resource.
+struct HalfBrokenStore;
+
+impl HighWaterStore for HalfBrokenStore {
+    fn recall(&mut self) -> io::Result<Vec<(String, HighWater)>> {
+        Ok(Vec::new())
+    }
+
+    fn remember(&mut self, resource: &str, _: HighWater) -> io::Result<()> {
+        if resource == "broken" { Err(io::Error::other("the disk is broken")) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn waiting_callers_are_refused_when_the_store_fails() {
+    let gate = Gate::keeping(HalfBrokenStore).expect("the store recalls no marks").with_max_wait(10 * HANG);
+    let _inside = gate.enter("a", token(1)).await.expect("the first");
+    let [blocked] = block_threads(&gate, ["a"], 2).await;
+    let mut waiting: Entering = Box::pin(gate.enter("a", token(2)));
+    assert!((&mut waiting).now_or_never().is_none(), "an older caller is inside");
+    let failed = gate.enter("broken", token(1)).await.unwrap_err();
+    assert!(matches!(failed, Refused::Failed(_)), "{failed}");
+    let refused = tokio::time::timeout(HANG, waiting).await.expect("the gate has failed").unwrap_err();
+    assert!(matches!(refused, Refused::Failed(_)), "{refused}");
+    for _ in 0..THREADS {
+        let refused = blocked.recv_timeout(HANG).expect("the gate of a blocked thread has failed").unwrap_err();
+        assert!(matches!(refused, Refused::Failed(_)), "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn caller_after_its_max_wait_returns_its_permit() {
     let gate = slow_gate();

@@ -231,7 +231,8 @@ async fn secrets_are_in_no_log() {
     fs::write(&file, &worker).expect("writable");
     let run = |name: &str, variable: (&str, &str), options: &[&str]| {
         let mut command = tenure();
-        command.args(["run", name, "--ttl", "10s"]).args(options).args(["--", "sh", "-c", "echo begun; sleep 60"]);
+        let script = "echo begun $TENURE_ACCESS_TOKEN_FILE; sleep 60";
+        command.args(["run", name, "--ttl", "10s"]).args(options).args(["--", "sh", "-c", script]);
         command.env("TENURE_ENDPOINTS", guarded.cluster.client.endpoints()).env(variable.0, variable.1);
         Process::start(&format!("tenure run {}", name.replace('/', " ")), command, guarded.cluster.folder())
     };
@@ -248,6 +249,8 @@ async fn secrets_are_in_no_log() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
+    let printed = runs[2].printed();
+    assert!(printed.contains(path), "the command gets the file of the option: {printed}");
     let lines = command_lines();
     for part in ["run jobs/environment", "run-guard", "sh -c echo begun", "serve --config"] {
         assert!(lines.iter().any(|line| line.contains(part)), "no process {part:?} in {lines:#?}");

@@ -1,7 +1,9 @@
 //! Tests the output and the exit codes of the client commands against a running cluster.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ strict!(
     invalid_configuration_exits_with_2,
     flag_overrides_the_environment,
     token_file_overrides_the_token_of_the_environment,
+    token_that_is_not_utf_8_is_invalid_and_not_shown,
     watch_without_a_cluster_tries_again,
     list_shows_more_leases_than_one_page,
     list_shows_the_holder_and_the_states_of_its_options,
@@ -365,6 +368,17 @@ async fn token_file_overrides_the_token_of_the_environment() {
         let output = run_alone(folder.path(), &format!("{nowhere}{option}"), &environment).await;
         assert_eq!(output.code, Some(code), "{environment:?}{option}: {output:?}");
     }
+}
+
+/// Without the token, the cluster would see an anonymous client.
+async fn token_that_is_not_utf_8_is_invalid_and_not_shown() {
+    let folder = TempDir::new().expect("a folder");
+    let mut command = tenure();
+    command.args(["lease", "get", "jobs", "--timeout", "300ms", "--endpoints", "127.0.0.1:1"]);
+    command.env("TENURE_ACCESS_TOKEN", OsStr::from_bytes(b"tenure_secret\xff"));
+    let refused = finish(Process::start("alone", command, folder.path())).await;
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("TENURE_ACCESS_TOKEN") && !refused.stderr.contains("secret"), "{refused:?}");
 }
 
 /// The command finds no cluster. It must not send the request to the proxy instead.

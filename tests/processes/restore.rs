@@ -225,13 +225,13 @@ fn backups_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// As with `timeout 60 tenure snapshot save`, when a node is too slow.
+/// As with `timeout 60 tenure snapshot save`, when a node is too slow, and with a terminal that closes.
 async fn save_that_a_signal_ends_leaves_no_file() {
     let folder = tempfile::TempDir::new().expect("a folder");
     // The kernel accepts the connection, and no answer comes.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = silent.local_addr().expect("it is bound").to_string();
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut command = tenure();
         command.args(["snapshot", "save", "a.backup", "--timeout", "60s", "--endpoints", &endpoint]);
         command.current_dir(folder.path());

@@ -144,6 +144,7 @@ async fn leader_whose_lease_was_revoked_before_its_release_has_lost_it() {
     code(&mut leader).await;
     let output = leader.printed() + &leader.said();
     assert_eq!(last_events(&output), ["lost"], "{output}");
+    assert!(output.contains(r#""reason":"revoked""#), "{output}");
 }
 
 /// The command of a leader can exit with 2.

@@ -1,10 +1,14 @@
 //! The command ends in time if `tenure run` or its guardian is stopped or killed.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::cluster::SOON;
+use crate::process::{Process, TENURE};
 use crate::steady::steady;
 use crate::world::{World, code, wall};
 
@@ -16,6 +20,8 @@ steady!(
     killed_run_with_on_lost_kill_ends_the_command,
     killed_guardian_ends_the_command_and_releases_the_lease,
     run_kills_the_command_of_a_stopped_guardian,
+    run_kills_the_revoked_command_of_a_stopped_guardian,
+    lease_is_not_released_while_a_process_cannot_be_killed,
     killed_run_and_guardian_end_the_command,
     term_to_all_processes_ends_the_command_gracefully,
     guardian_survives_each_forwarded_signal,
@@ -126,6 +132,63 @@ async fn run_kills_the_command_of_a_stopped_guardian() {
     assert_eq!(code(&mut run).await, 123, "{}", run.said());
     let before = granted.checked_sub(world.last_mark("marks")).expect("the command ran after the grant");
     println!("the last mark is {} ms before the next grant", before.as_millis());
+}
+
+/// The lease is infinite, so the revoke sets the only deadline.
+async fn run_kills_the_revoked_command_of_a_stopped_guardian() {
+    let world = World::start().await;
+    let mut run = world.run("job --ttl infinite --grace 300ms", IGNORES_TERM);
+    world.wait_for_mark("marks", "tick").await;
+    world.signal("guardian", Signal::STOP);
+    let (revoked, began) = (wall(), Instant::now());
+    assert_eq!(world.tenure("lease revoke job").await, 0);
+    while run.is_running() && began.elapsed() < SOON {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    if run.is_running() {
+        // Nothing else ends the command.
+        world.signal("guardian", Signal::KILL);
+    }
+    assert_eq!(code(&mut run).await, 123, "{}", run.said());
+    let ran_for = world.last_mark("marks").saturating_sub(revoked);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let end = world.last_mark("marks").saturating_sub(revoked);
+    assert_eq!(end, ran_for, "the command runs after the end of `tenure run`");
+}
+
+/// Root without the capability `kill` signals only its own processes. The command becomes a process of another user.
+async fn lease_is_not_released_while_a_process_cannot_be_killed() {
+    const OTHER_USER: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        println!("not checked: only root can start a process of another user");
+        return;
+    }
+    let world = World::start().await;
+    let script = format!(
+        "echo $PPID > $D/guardian; echo $$ > $D/command; exec setpriv --reuid {OTHER_USER} --clear-groups sleep 60"
+    );
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-kill", "--inh-caps=-kill", TENURE, "run", "job", "--ttl", "20s", "--"]);
+    command.args(["sh", "-c", &script]).env("D", world.cluster.folder());
+    command.env("TENURE_ENDPOINTS", world.link.endpoints());
+    let mut run = Process::start("run without kill", command, world.cluster.folder());
+    let is_of_other_user = || {
+        let process = fs::metadata(format!("/proc/{}", world.text("command").trim()));
+        process.is_ok_and(|process| process.uid() == OTHER_USER)
+    };
+    let began = Instant::now();
+    while !is_of_other_user() {
+        assert!(run.is_running() && began.elapsed() < SOON, "{}", run.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.signal("guardian", Signal::KILL);
+    let code = code(&mut run).await;
+    let (is_held, runs) = (world.is_held("job").await, is_of_other_user());
+    world.signal("command", Signal::KILL);
+    assert!(runs, "control: the command runs");
+    assert!(is_held, "the next holder gets the lease while the command runs: {}", run.said());
+    assert_eq!(code, 125, "{}", run.said());
+    assert!(run.said().contains("cannot kill a process of the command: the lease is not released"), "{}", run.said());
 }
 
 async fn killed_run_and_guardian_end_the_command() {

@@ -13,8 +13,10 @@ use super::run::arguments::{HoldArguments, Plan};
 use super::run::codes;
 use super::run::forwarded::ForwardedSignals;
 use super::run::session::{self, End};
-use crate::client::{Lease, LeaseManager};
+use crate::api::Standing;
+use crate::client::{HoldState, Lease, LeaseManager, Loss};
 use crate::election::{Election, ElectionOptions, Leadership};
+use crate::token::FencingToken;
 use crate::types::LeaseName;
 use words::EventPrinter;
 
@@ -135,18 +137,21 @@ impl Participant {
                 }
             };
             printer.elected(leadership.token())?;
-            let (end, is_released, is_asked) = match self.plan.command.is_empty() {
+            let (end, released, is_asked) = match self.plan.command.is_empty() {
                 true => self.lead_until_signal(&leadership).await,
                 false => {
                     let (plan, token) = (&self.plan, leadership.token());
-                    let (end, is_released) = session::run_command(plan, &self.lease, token, &mut self.forwarded).await;
-                    (end, is_released, false)
+                    let (end, released) = session::run_command(plan, &self.lease, token, &mut self.forwarded).await;
+                    (end, released, false)
                 }
             };
             match end {
-                End::Exited(_) if is_released => printer.resigned(leadership.token())?,
+                End::Exited(_) if released == Some(true) => printer.resigned(leadership.token())?,
                 // Without a release, the cluster can count the lease as held until it expires.
-                End::Exited(_) | End::Lost => printer.lost(leadership.token(), self.lease.state())?,
+                End::Exited(_) | End::Lost => {
+                    let why = self.why_lost(leadership.token(), released).await;
+                    printer.lost(leadership.token(), why)?;
+                }
             }
             if is_asked {
                 return Ok(0);
@@ -158,18 +163,35 @@ impl Participant {
         }
     }
 
-    /// Leads until a signal or until the leadership is lost. Returns whether the lease is released, and whether a signal
-    /// came, after which the leadership can still turn out to be lost.
-    async fn lead_until_signal(&mut self, leadership: &Leadership) -> (End, bool, bool) {
+    /// Why the leadership is lost. `None`: it ended before the lease expired, and perhaps the lease is not released.
+    async fn why_lost(&self, token: FencingToken, released: Option<bool>) -> Option<Loss> {
+        if let HoldState::Lost { why, .. } = self.lease.state() {
+            return Some(why);
+        }
+        if released != Some(false) {
+            return None;
+        }
+        // The grant had ended before its release, and no renewal has shown that.
+        let (name, holder) = (self.lease.name().clone(), self.lease.holder().clone());
+        let explained = self.manager.coordinator().explain(name, holder, self.manager.budget()).await.ok()?;
+        match explained.standing? {
+            Standing::Ended { event } if event.token == token => Some(Loss::from(event.event)),
+            _ => Some(Loss::Forgotten),
+        }
+    }
+
+    /// Leads until a signal or until the leadership is lost. Returns whether the lease is released (`None`: the cluster
+    /// has not answered), and whether a signal came, after which the leadership can still turn out to be lost.
+    async fn lead_until_signal(&mut self, leadership: &Leadership) -> (End, Option<bool>, bool) {
         if leadership.while_leading(self.forwarded.end_requested()).await.is_err() {
-            return (End::Lost, false, false);
+            return (End::Lost, None, false);
         }
         match leadership.resign_now().await {
-            Ok(true) => (End::Exited(0), true, true),
-            Ok(false) => (End::Lost, false, true),
+            Ok(true) => (End::Exited(0), Some(true), true),
+            Ok(false) => (End::Lost, Some(false), true),
             Err(error) => {
                 message!("tenure: {}: the lease is not released, so it expires: {error}", self.plan.name);
-                (End::Exited(0), false, true)
+                (End::Exited(0), None, true)
             }
         }
     }

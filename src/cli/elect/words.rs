@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Format};
-use crate::client::HoldState;
+use crate::client::Loss;
 use crate::election::LeaderView;
 use crate::token::FencingToken;
 
@@ -38,11 +38,11 @@ impl EventPrinter {
         self.line(json!({"event": "resigned", "token": token.to_string()}), format!("resigned, token {token}"))
     }
 
-    pub fn lost(self, token: FencingToken, state: HoldState) -> Result<(), Failure> {
-        let (reason, why) = match state {
-            HoldState::Lost { why, .. } => (why.as_str(), why.to_string()),
+    pub fn lost(self, token: FencingToken, why: Option<Loss>) -> Result<(), Failure> {
+        let (reason, why) = match why {
+            Some(why) => (why.as_str(), why.to_string()),
             // The candidate has ended its leadership before the lease expired, and perhaps could not release the lease.
-            _ => ("unreachable", "the lease could not be renewed or released".to_owned()),
+            None => ("unreachable", "the lease could not be renewed or released".to_owned()),
         };
         let event = json!({"event": "lost", "token": token.to_string(), "reason": reason});
         self.line(event, format!("lost, token {token}: {why}"))

@@ -268,3 +268,37 @@ async fn next(instructions: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Op
     let line = instructions.next_line().await.ok()??;
     serde_json::from_str(&line).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use super::*;
+
+    /// The supervisor can be suspended between the grant and the start.
+    #[test]
+    fn command_does_not_start_after_a_deadline() {
+        let passed = Some(Duration::ZERO);
+        for (term_at, kill_at) in [(None, passed), (passed, Some(Duration::MAX))] {
+            let (reports, mut supervisor) = UnixStream::pair().expect("a socket pair");
+            let mut guardian = Guardian {
+                reports,
+                deadlines: Deadlines { term_at, kill_at },
+                grace: None,
+                group: None,
+                main: None,
+                code: None,
+                stopping: false,
+                draining: Draining::No,
+            };
+            let stdin = File::open("/dev/null").expect("it can be read");
+            guardian.launch(vec!["true".into()], stdin.into());
+            assert_eq!(guardian.main, None, "TERM at {term_at:?}, KILL at {kill_at:?}");
+            drop(guardian);
+            let mut reported = Vec::new();
+            supervisor.read_to_end(&mut reported).expect("the socket is open");
+            assert_eq!(reported, messages::line(&GuardianReport::TooLate));
+        }
+    }
+}

@@ -68,13 +68,14 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
     }
 }
 
-/// Runs the command while the lease is held, and then releases the lease. Returns whether the cluster has released it.
+/// Runs the command while the lease is held, and then releases the lease. Returns whether the cluster has released it;
+/// `None`: it has not answered.
 pub async fn run_command(
     plan: &Plan,
     lease: &Lease,
     token: FencingToken,
     forwarded: &mut ForwardedSignals,
-) -> (End, bool) {
+) -> (End, Option<bool>) {
     let end = match Supervisor::begin(plan, lease, token).await {
         Ok(supervisor) => supervisor.watch(forwarded).await,
         Err(error) => {
@@ -82,8 +83,8 @@ pub async fn run_command(
             End::Exited(codes::FAILED)
         }
     };
-    let is_released = release(plan, lease, end).await;
-    (end, is_released)
+    let released = release(plan, lease, end).await;
+    (end, released)
 }
 
 /// The end of a command. The command can exit with any code, including [`codes::LOST`].
@@ -104,7 +105,7 @@ impl End {
     }
 }
 
-async fn release(plan: &Plan, lease: &Lease, end: End) -> bool {
+async fn release(plan: &Plan, lease: &Lease, end: End) -> Option<bool> {
     let within = match end {
         End::Lost => {
             lease.remaining().unwrap_or_default().clamp(MIN_RELEASE_TIMEOUT, plan.timeout.max(MIN_RELEASE_TIMEOUT))
@@ -112,11 +113,11 @@ async fn release(plan: &Plan, lease: &Lease, end: End) -> bool {
         End::Exited(_) => plan.timeout,
     };
     match tokio::time::timeout(within, lease.release()).await {
-        Ok(Ok(is_released)) => return is_released,
+        Ok(Ok(is_released)) => return Some(is_released),
         Ok(Err(error)) => message!("tenure: {}: the lease is not released, so it expires: {error}", plan.name),
         Err(_) => message!("tenure: {}: the lease is not released within {within:?}, so it expires", plan.name),
     }
-    false
+    None
 }
 
 /// The exit code for a failed claim.

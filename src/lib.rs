@@ -113,6 +113,8 @@
 /// one line when a node becomes unreachable, and one line when it is reachable again.
 pub const LOG_FILTER: &str = "info,openraft=error,sled=warn,opentelemetry=warn";
 
+#[cfg(feature = "server")]
+mod accept;
 #[cfg(any(feature = "server", feature = "client-http"))]
 pub mod access;
 pub mod api;

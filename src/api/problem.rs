@@ -159,7 +159,7 @@ codes! {
     AccessRefused = "access_refused", 409, "The change of access control is refused";
     /// The watch cannot resume there: the cluster no longer stores the next events.
     Compacted = "compacted", 410, "The events after this position are no longer stored";
-    /// The request, or its answer, is larger than allowed.
+    /// The request is larger than allowed.
     TooLarge = "too_large", 413, "The request is too large";
     /// The body has another type than `application/json`.
     UnsupportedMediaType = "unsupported_media_type", 415, "The body must be application/json";

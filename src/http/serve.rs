@@ -26,12 +26,11 @@ use super::auth::Peer;
 use super::routes::standalone_router;
 use super::socket::Socket;
 use super::{NodeRef, observe};
+use crate::accept::Acceptor;
 use crate::api::{Code, NODE_HEADER, Problem};
 use crate::tls::{Handshake, NodeTls, Stream};
 use crate::types::NodeId;
 
-/// Pause after a failed accept. The usual cause is a lack of file descriptors, and an immediate retry would spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// TCP keep-alive: idle time before the first probe, time between probes, and number of probes without a reply.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -73,44 +72,39 @@ pub async fn serve(listener: TcpListener, node: NodeRef, mut settings: Settings,
     let tls = settings.tls.clone();
     let router = standalone_router(App::new(node, settings, shutdown.clone()));
     let mut connections = JoinSet::new();
+    let mut acceptor = Acceptor::new(&listener, "connection");
     loop {
-        let accepted = tokio::select! {
+        let (stream, from) = tokio::select! {
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => {
                 report(ended);
                 continue;
             }
-            accepted = listener.accept() => accepted,
+            accepted = acceptor.next() => accepted,
         };
-        match accepted {
-            Ok((stream, from)) => match permits.clone().try_acquire_owned() {
-                Ok(permit) => {
-                    connections.spawn(connection(
-                        stream,
-                        from.ip(),
-                        tls.clone(),
-                        router.clone(),
-                        timeouts,
-                        shutdown.clone(),
-                        permit,
-                    ));
-                }
-                Err(_) => {
-                    counter!("tenure_http_connections_refused_total").increment(1);
-                    match rejections.clone().try_acquire_owned() {
-                        Ok(permit) => {
-                            connections.spawn(reject(stream, tls.clone(), rejection.clone(), shutdown.clone(), permit));
-                        }
-                        // The send buffer of a new socket is empty, so the write is complete unless the peer is gone.
-                        Err(_) if tls.is_none() => _ = stream.try_write(&rejection),
-                        // The response would need a handshake.
-                        Err(_) => {}
+        match permits.clone().try_acquire_owned() {
+            Ok(permit) => {
+                connections.spawn(connection(
+                    stream,
+                    from.ip(),
+                    tls.clone(),
+                    router.clone(),
+                    timeouts,
+                    shutdown.clone(),
+                    permit,
+                ));
+            }
+            Err(_) => {
+                counter!("tenure_http_connections_refused_total").increment(1);
+                match rejections.clone().try_acquire_owned() {
+                    Ok(permit) => {
+                        connections.spawn(reject(stream, tls.clone(), rejection.clone(), shutdown.clone(), permit));
                     }
+                    // The send buffer of a new socket is empty, so the write is complete unless the peer is gone.
+                    Err(_) if tls.is_none() => _ = stream.try_write(&rejection),
+                    // The response would need a handshake.
+                    Err(_) => {}
                 }
-            },
-            Err(error) => {
-                warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
@@ -329,12 +323,17 @@ mod tests {
 
     /// Sends a request with TLS until it has an answer, and returns the first bytes of it.
     async fn answer_in_tls(client: &NodeTls, address: SocketAddr) -> [u8; 12] {
-        let ask = async || -> io::Result<[u8; 12]> {
+        kept_answer_in_tls(client, address).await.0
+    }
+
+    /// The same, with the open connection.
+    async fn kept_answer_in_tls(client: &NodeTls, address: SocketAddr) -> ([u8; 12], Stream) {
+        let ask = async || -> io::Result<([u8; 12], Stream)> {
             let mut stream = client.connect_peer(TcpStream::connect(address).await?, 1).await?;
             stream.write_all(b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n").await?;
             let mut answer = [0; 12];
             stream.read_exact(&mut answer).await?;
-            Ok(answer)
+            Ok((answer, stream))
         };
         let asking = async {
             loop {
@@ -366,6 +365,35 @@ mod tests {
         for number in 0..=MAX_REJECTIONS {
             assert_eq!(&answer_in_tls(&client, address).await, b"HTTP/1.1 503", "client {number}");
         }
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    /// Clients that keep their connections after the refusal.
+    #[tokio::test]
+    async fn refused_clients_that_stay_leave_room_for_others() {
+        let ca = Authority::new();
+        let client = ca.node("a", 2);
+        let (address, shutdown, served) = listen(&ca, |settings| settings.limits.max_connections = 0).await;
+        let mut kept = Vec::new();
+        for number in 0..=MAX_REJECTIONS {
+            let (answer, stream) = kept_answer_in_tls(&client, address).await;
+            assert_eq!(&answer, b"HTTP/1.1 503", "client {number}");
+            kept.push(stream);
+        }
+        shutdown.cancel();
+        served.await.expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn silent_excess_clients_leave_room_for_others() {
+        let ca = Authority::new();
+        let (address, shutdown, served) = listen(&ca, |settings| settings.limits.max_connections = 0).await;
+        let mut silent = Vec::new();
+        for _ in 0..MAX_REJECTIONS {
+            silent.push(TcpStream::connect(address).await.expect("it listens"));
+        }
+        assert_eq!(&answer_in_tls(&ca.node("a", 2), address).await, b"HTTP/1.1 503");
         shutdown.cancel();
         served.await.expect("no panic");
     }

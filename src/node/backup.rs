@@ -166,7 +166,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         consistency: Consistency,
         permits: &Arc<Semaphore>,
     ) -> Result<BackupView, RequestError> {
-        let permit = permits.clone().try_acquire_owned().map_err(|_| RequestError::Busy)?;
+        let permit = permits.clone().try_acquire_owned().map_err(|_| RequestError::TooManyBackups)?;
         let served = self.confirmed(consistency).await?;
         let state = self.raft.replica().view();
         let freshness = match (consistency, served.stale_ms) {

@@ -111,6 +111,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
 
     /// Polls the age of the oldest unfinished commit: a stalled disk reports no error.
     pub(super) async fn notice_stall(self: Arc<Self>) {
+        // Without a successor, each transfer of the stall fails at once.
+        let mut is_logged = false;
         loop {
             // If a timer is late, the process may have been stopped: a commit that the disk has finished meanwhile is not
             // recorded yet. A node whose timers are always late must fail, too.
@@ -125,13 +127,54 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             if stalled >= STALL_FAIL {
                 return self.lifecycle.fail(NodeFailure::DiskStalled(stalled));
             }
+            is_logged &= stalled >= STALL_TRANSFER;
             if stalled >= STALL_TRANSFER && self.requests.clock.leader_term().is_some() {
                 let timeout = self.settings.timeouts.transfer_leadership.min(STALL_FAIL - stalled);
                 match self.raft.transfer_leadership(timeout).await {
                     Ok(to) => tracing::warn!(to, ?stalled, "disk stalled: leadership transferred"),
-                    Err(error) => tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed"),
+                    Err(error) if !is_logged => {
+                        tracing::warn!(%error, ?stalled, "disk stalled: leadership transfer failed");
+                        is_logged = true;
+                    }
+                    Err(_) => {}
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "testing", feature = "cli"))]
+mod tests {
+    use super::*;
+    use crate::config::{LeaseSettings, RaftTimings};
+    use crate::lease::Acquire;
+    use crate::node::{Forward, Request};
+    use crate::telemetry::tests::capture;
+    use crate::testing::Cluster;
+    use crate::types::{HolderId, LeaseName, Metadata, Ttl};
+
+    /// The cluster has no other node that could lead.
+    #[tokio::test(start_paused = true)]
+    async fn failed_transfers_of_one_stall_are_logged_once() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let node = cluster.node(leader);
+        // While a lease is held, the leader writes an entry every second.
+        let claim = Request::Acquire(Acquire {
+            name: LeaseName::new("job").expect("valid"),
+            holder: HolderId::new("a").expect("valid"),
+            ttl: Ttl::millis(600_000).expect("valid"),
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: Metadata::default(),
+        });
+        node.request(claim, Forward::Never).await.expect("answered");
+        let (written, _logged_here) = capture();
+        cluster.hang_disk(leader);
+        let failed = tokio::time::timeout(2 * STALL_FAIL, node.wait_failed()).await.expect("the disk hangs");
+        assert!(matches!(failed, NodeFailure::DiskStalled(_)), "{failed}");
+        let lines = written.text();
+        assert_eq!(lines.matches("leadership transfer failed").count(), 1, "{lines}");
     }
 }

@@ -143,6 +143,18 @@ impl Gauges {
     }
 }
 
+/// The program can outlive its node. A node that has ended leads no cluster and knows no leases.
+impl Drop for Gauges {
+    fn drop(&mut self) {
+        for gauge in [&self.leader, &self.quorum, &self.urgent, &self.ordinary] {
+            gauge.set(0.0);
+        }
+        for gauge in [&self.held, &self.waiting, &self.delayed, &self.ended] {
+            gauge.set(0.0);
+        }
+    }
+}
+
 /// The gauges of the other members, by their ids. Only the leader knows the values.
 #[derive(Default)]
 struct MemberGauges(BTreeMap<NodeId, (Gauge, Gauge)>);
@@ -166,6 +178,12 @@ impl MemberGauges {
             lag.set(member.lag.unwrap_or_default() as f64);
             contact.set(seconds(member.last_contact_ms));
         }
+    }
+}
+
+impl Drop for MemberGauges {
+    fn drop(&mut self) {
+        self.set(&[]);
     }
 }
 
@@ -451,6 +469,46 @@ mod tests {
         (cluster, follower, leader)
     }
 
+    /// Transfers the leadership, and waits for the gauges of the new leader.
+    async fn transfer(cluster: &Cluster, from: NodeId, to: NodeId) {
+        // A node that lags could not take the leadership.
+        let lags = async || {
+            let members = cluster.node(from).status().await.members;
+            members.iter().any(|member| member.id == to && member.lag != Some(0))
+        };
+        while lags().await {
+            tokio::time::sleep(INTERVAL / 10).await;
+        }
+        cluster.node(from).transfer_leadership_to(to).await.expect("it is connected");
+        tokio::time::sleep(2 * INTERVAL).await;
+    }
+
+    /// The program goes on after the end of its node.
+    #[tokio::test(start_paused = true)]
+    async fn node_that_has_ended_exports_no_leader_and_no_leases() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let render = recorder.handle();
+        let (mut cluster, observed, leader) = without_a_follower(3).await;
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        cluster.restart(observed).await;
+        transfer(&cluster, leader, observed).await;
+        let third = cluster.ids().find(|id| ![observed, leader].contains(id)).expect("three nodes");
+        cluster.node(observed).request(claim("job"), Forward::Once).await.expect("answered");
+        cluster.board.isolate(third, cluster.ids());
+        tokio::time::sleep(3 * INTERVAL).await;
+        let contact = format!("tenure_raft_member_contact_seconds{{member=\"{third}\"}}");
+        let values = || {
+            let gauges = ["tenure_raft_leader", "tenure_raft_quorum", "tenure_leases{state=\"held\"}"];
+            gauges.map(|series| value(&render, series))
+        };
+        assert_eq!(values(), [1; 3]);
+        assert_ne!(text(&render, &contact), "0", "the node is isolated");
+
+        cluster.crash(observed).await;
+        assert_eq!(values(), [0; 3]);
+        assert_eq!(text(&render, &contact), "0");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn quorum_gauge_needs_a_leader_with_a_majority() {
         let recorder = PrometheusBuilder::new().build_recorder();
@@ -495,16 +553,7 @@ mod tests {
             let series = format!("tenure_raft_member_contact_seconds{{member=\"{member}\"}}");
             text(&render, &series).parse::<f64>().expect("a number")
         };
-        // A node that lags could not take the leadership.
-        let lags = async |cluster: &Cluster| {
-            let members = cluster.node(third).status().await.members;
-            members.iter().any(|member| member.id == observed && member.lag != Some(0))
-        };
-        while lags(&cluster).await {
-            tokio::time::sleep(INTERVAL / 10).await;
-        }
-        cluster.node(third).transfer_leadership_to(observed).await.expect("it is connected");
-        tokio::time::sleep(2 * INTERVAL).await;
+        transfer(&cluster, third, observed).await;
         for member in [second, third] {
             assert_eq!(lag(member), 0, "node {member}");
             assert!((0.0..1.0).contains(&contact(member)), "node {member} answers: {} s", contact(member));

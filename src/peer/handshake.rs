@@ -191,7 +191,6 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let refusal = match certificate {
         Some(certificate) if !certificate.is_of(&hello.cluster, hello.from) => {
-            tracing::warn!(node = hello.from, names = certificate.names(), "a peer presented another certificate");
             Some(PeerRefusal::OtherCertificate { node: hello.from, cluster: hello.cluster.clone() })
         }
         _ => identity.refusal(&hello, known),

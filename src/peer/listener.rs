@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use super::frame::{self, Frame, FrameKind};
 use super::handshake::{self, Incarnations, PeerIdentity, PeerRefusal};
 use super::outbox::Outbox;
 use super::{Lane, Payload, PeerListener, Service, Services};
+use crate::accept::Acceptor;
 use crate::tls::{Handshake, NodeTls, Reader, Stream};
 use crate::types::NodeId;
 
@@ -31,8 +31,8 @@ pub(super) const MAX_IN_FLIGHT: usize = 32_768;
 const REFUSAL_SILENCE: Duration = Duration::from_secs(10);
 /// Maximum different refusals that are logged within [`REFUSAL_SILENCE`].
 const MAX_REFUSALS: usize = 16;
-/// The wait after a failed accept, which usually means that no file descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The name of a connection in the log.
+const KIND: &str = "peer connection";
 
 /// A [`PeerListener`] over TCP, with or without TLS.
 pub struct TcpPeerListener {
@@ -49,8 +49,9 @@ impl TcpPeerListener {
 impl PeerListener for TcpPeerListener {
     async fn closed_during<W: Future<Output: Send> + Send>(&self, work: W) -> W::Output {
         let close_all = async {
+            let mut acceptor = Acceptor::new(&self.listener, KIND);
             loop {
-                drop(accept(&self.listener).await);
+                drop(acceptor.next().await);
             }
         };
         tokio::select! {
@@ -72,13 +73,13 @@ impl PeerListener for TcpPeerListener {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let (tasks, refusals) = (TaskTracker::new(), Arc::new(RefusalLog::default()));
         let latest = Arc::new(LatestConnections::default());
+        let mut acceptor = Acceptor::new(&listener, KIND);
         loop {
-            let accepted = tokio::select! {
+            let (stream, address) = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                accepted = accept(&listener) => accepted,
+                accepted = acceptor.next() => accepted,
             };
-            let Some((stream, address)) = accepted else { continue };
             let Ok(permit) = permits.clone().try_acquire_owned() else {
                 refusals.log("limit", &format!("{MAX_CONNECTIONS} connections are open, and no more are allowed"));
                 continue;
@@ -88,7 +89,7 @@ impl PeerListener for TcpPeerListener {
             tasks.spawn(async move {
                 let from = address.ip();
                 match answer_caller(stream, tls, &identity, &*incarnations, services, &latest, stop).await {
-                    Ok(Err(reason)) => refusals.log(&reason.to_string(), &format!("from {from}: {reason}")),
+                    Ok(Err(reason)) => refusals.log(&reason, &format!("from {from}: {reason}")),
                     // A caller that sends invalid data or nothing is rarely a node of the cluster, so log its address for the
                     // operator.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -106,18 +107,7 @@ impl PeerListener for TcpPeerListener {
     }
 }
 
-/// The next connection, or `None` after a failure and a pause.
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
-    match listener.accept().await {
-        Ok(accepted) => Some(accepted),
-        Err(error) => {
-            tracing::warn!(%error, "cannot accept a peer connection");
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            None
-        }
-    }
-}
-
+/// Serves one connection until its end, or returns why the caller is refused.
 async fn answer_caller<R: Service, N: Service>(
     stream: TcpStream,
     tls: Option<NodeTls>,
@@ -126,7 +116,7 @@ async fn answer_caller<R: Service, N: Service>(
     services: Arc<Services<R, N>>,
     latest: &LatestConnections,
     stop: CancellationToken,
-) -> io::Result<Result<(), PeerRefusal>> {
+) -> io::Result<Result<(), String>> {
     super::prepare(&stream)?;
     let handshake = async {
         let (mut stream, certificate) = match &tls {
@@ -142,7 +132,13 @@ async fn answer_caller<R: Service, N: Service>(
         if let (Some(tls), Some(certificate), Ok((from, _))) = (&tls, &certificate, &answered) {
             tls.remember(*from, certificate);
         }
-        io::Result::Ok(answered.map(|caller| (stream, caller)))
+        let reason = |refusal: PeerRefusal| match (&refusal, &certificate) {
+            (PeerRefusal::OtherCertificate { .. }, Some(certificate)) => {
+                format!("{refusal}. The certificate names {}", certificate.names())
+            }
+            _ => refusal.to_string(),
+        };
+        io::Result::Ok(answered.map(|caller| (stream, caller)).map_err(reason))
     };
     let outcome = tokio::select! {
         () = stop.cancelled() => return Ok(Ok(())),
@@ -356,6 +352,44 @@ mod tests {
         let error = answered.expect_err("the caller is silent");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         assert!(began.elapsed() >= HANDSHAKE_TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    /// Each client of the cluster has a certificate of the CA.
+    #[cfg(all(feature = "testing", feature = "cli"))]
+    #[tokio::test]
+    async fn foreign_certificate_is_logged_once_with_its_names() {
+        use crate::peer::tests::{AcceptAll, HANG_TIMEOUT, Uncalled, identity};
+        use crate::telemetry::tests::capture;
+        use crate::tls::tests::Authority;
+
+        let ca = Authority::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (written, _logged_here) = capture();
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(TcpPeerListener::new(listener, Some(ca.node("test", 2))).serve(
+            identity(2),
+            Arc::new(AcceptAll),
+            Services { raft: Uncalled, node: Uncalled },
+            stop.clone(),
+        ));
+        let caller = ca.node("test", 3);
+        for _ in 0..3 {
+            let call = async {
+                let stream = TcpStream::connect(address).await?;
+                let mut stream = caller.connect_peer(stream, 2).await?;
+                handshake::call(&mut stream, &identity(1), 2, Lane::Log, &AcceptAll).await
+            };
+            let called = tokio::time::timeout(HANG_TIMEOUT, call).await.expect("an answer").expect("no I/O error");
+            let refused = PeerRefusal::OtherCertificate { node: 1, cluster: "test".to_owned() };
+            assert_eq!(called, Err(refused));
+        }
+        stop.cancel();
+        served.await.expect("no panic");
+        let lines = written.text();
+        let warnings: Vec<&str> = lines.lines().filter(|line| line.contains("WARN")).collect();
+        assert_eq!(warnings.len(), 1, "{lines}");
+        assert!(warnings[0].contains("tenure://test/node/3"), "{lines}");
     }
 
     #[cfg(feature = "testing")]

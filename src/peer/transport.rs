@@ -392,20 +392,7 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::telemetry::tests::capture;
 
     struct AcceptAll;
 
@@ -423,10 +410,7 @@ mod tests {
 
     #[tokio::test]
     async fn reachability_change_is_logged_once() {
-        let written = Lines::default();
-        let lines = written.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
-        let _logged_here = tracing::subscriber::set_default(subscriber);
+        let (written, _logged_here) = capture();
         let vote_lease = Duration::from_secs(1);
         let identity = PeerIdentity { cluster: "test".to_owned(), node: 1, incarnation: 1, vote_lease };
         let transport = TcpTransport::new(identity, Arc::new(AcceptAll), None);
@@ -437,7 +421,7 @@ mod tests {
         transport.log_change(2, None);
         transport.log_change(2, None);
         transport.shutdown().await;
-        let lines = String::from_utf8(written.0.lock().clone()).expect("log lines are UTF-8");
+        let lines = written.text();
         let count = |words: &str| lines.lines().filter(|line| line.contains(words)).count();
         assert_eq!((count("a node is unreachable"), count("a node is reachable again")), (1, 1), "{lines}");
     }

@@ -449,12 +449,15 @@ pub(crate) fn request_error(error: RequestError) -> Problem {
     let detail = error.to_string();
     match error {
         RequestError::NoLeader => problem(Code::NoLeader, detail),
-        RequestError::Busy => problem(Code::TooBusy, detail),
+        RequestError::Busy | RequestError::TooManyBackups => problem(Code::TooBusy, detail),
         RequestError::ShuttingDown => problem(Code::ShuttingDown, detail),
         RequestError::TooLarge => problem(Code::TooLarge, detail),
         RequestError::Unreadable(_) => problem(Code::Unsupported, detail),
         RequestError::Unknown(_) => problem(Code::OutcomeUnknown, detail),
-        RequestError::AnswerTooLarge(_) => problem(Code::Internal, detail),
+        RequestError::AnswerTooLarge(_) => {
+            error!(%detail, "an answer does not fit into a message between nodes");
+            problem(Code::Internal, detail)
+        }
         RequestError::MemberRefused { refusal: MemberRefusal::InProgress, .. } => {
             Problem { retry_after_ms: Some(RETRY_MS), ..problem(Code::ChangeInProgress, detail) }
         }

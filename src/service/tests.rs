@@ -182,18 +182,30 @@ fn fields_that_a_request_leaves_out_name_nothing() {
 
 #[test]
 fn request_errors_have_exact_problem_codes() {
-    for (error, status, code) in [
-        (RequestError::NoLeader, 503, Code::NoLeader),
-        (RequestError::Busy, 429, Code::TooBusy),
-        (RequestError::TooLarge, 413, Code::TooLarge),
-        (RequestError::Unreadable("no such request".to_owned()), 501, Code::Unsupported),
-        (RequestError::ShuttingDown, 503, Code::ShuttingDown),
-        (RequestError::Unknown("the connection broke".to_owned()), 504, Code::OutcomeUnknown),
-        (RequestError::AnswerTooLarge("17 MiB".to_owned()), 500, Code::Internal),
+    let soon = Some(250);
+    for (error, status, code, retry_after_ms) in [
+        (RequestError::NoLeader, 503, Code::NoLeader, soon),
+        (RequestError::Busy, 429, Code::TooBusy, soon),
+        (RequestError::TooManyBackups, 429, Code::TooBusy, soon),
+        (RequestError::TooLarge, 413, Code::TooLarge, None),
+        (RequestError::Unreadable("no such request".to_owned()), 501, Code::Unsupported, None),
+        (RequestError::ShuttingDown, 503, Code::ShuttingDown, None),
+        (RequestError::Unknown("the connection broke".to_owned()), 504, Code::OutcomeUnknown, None),
+        (RequestError::AnswerTooLarge("17 MiB".to_owned()), 500, Code::Internal, None),
     ] {
         let problem = request_error(error);
-        assert_eq!((problem.status, problem.code), (status, code));
+        assert_eq!((problem.status, problem.code, problem.retry_after_ms), (status, code, retry_after_ms));
     }
+}
+
+/// The documentation of `internal` refers to the log of the node.
+#[cfg(feature = "cli")]
+#[test]
+fn answer_that_is_too_large_is_in_the_log() {
+    let (written, _logged_here) = crate::telemetry::tests::capture();
+    request_error(RequestError::AnswerTooLarge("17 MiB".to_owned()));
+    let lines = written.text();
+    assert!(lines.contains("ERROR") && lines.contains("17 MiB"), "{lines}");
 }
 
 #[test]

@@ -127,6 +127,29 @@ async fn hung_disk_is_reported_after_30_s_also_during_a_transfer() {
     write.abort();
 }
 
+/// A starved machine wakes no timer in time.
+#[tokio::test(start_paused = true)]
+async fn hung_disk_is_reported_although_each_timer_is_late() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    cluster.leader().await;
+    cluster.hang_disk(1);
+    let (node, disk) = (cluster.node(1).clone(), cluster.disk(1));
+    let asked = node.clone();
+    let write = tokio::spawn(async move { drop(ask(&asked, acquire("job", "a", 600_000, None)).await) });
+    tokio::time::timeout(Duration::from_secs(60), disk.wait_unsynced()).await.expect("the leader writes the claim");
+    let hung = Instant::now();
+    while node.health().failed.is_none() {
+        assert!(hung.elapsed() < Duration::from_secs(60), "the node does not look at its disk");
+        tokio::time::advance(Duration::from_millis(600)).await;
+        // Without a pause of the test, the clock moves only by its steps.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(matches!(node.wait_failed().await, NodeFailure::DiskStalled(_)));
+    write.abort();
+}
+
 /// The process is stopped amid a write that the disk finishes. Then the timers run before the storage thread.
 #[tokio::test(start_paused = true)]
 async fn stopped_process_does_not_blame_its_disk() {

@@ -243,6 +243,20 @@ async fn removal_after_a_failed_transfer_was_not_made() {
     cluster.shutdown().await;
 }
 
+/// The target can take the leadership later.
+#[tokio::test(start_paused = true)]
+async fn transfer_that_is_not_taken_has_an_unknown_outcome() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let other = cluster.ids().find(|id| *id != leader).expect("three");
+    // The leader has heard both voters.
+    tokio::time::sleep(SOON / 10).await;
+    cluster.board.isolate(leader, cluster.ids());
+    let transferred = cluster.node(leader).transfer_leadership(Some(other)).await;
+    assert!(matches!(transferred, Err(CallError::Unknown { .. })), "{transferred:?}");
+    cluster.shutdown().await;
+}
+
 /// The removal of the leader transfers the leadership first. The next leader has then heard no other voter yet.
 #[tokio::test(start_paused = true)]
 async fn new_leader_waits_for_answers_before_a_removal() {

@@ -6,6 +6,7 @@ mod bodies;
 #[path = "../support/calm.rs"]
 mod calm;
 mod cluster;
+mod connections;
 mod document;
 mod hostile;
 mod http_answers;

@@ -35,6 +35,7 @@ strict!(
     release_of_a_forgotten_grant_is_unknown,
     claim_with_a_lost_answer_is_retried,
     claim_refused_after_a_lost_answer_stays_unknown,
+    callers_with_a_short_limit_leave_a_hung_node,
     broken_watch_resumes_after_the_last_event,
     watch_leaves_a_node_that_answers_with_an_empty_stream,
     client_that_only_watches_asks_for_the_members,
@@ -88,7 +89,7 @@ impl ScriptedNode {
 }
 
 /// Reads a request with its body. Returns the first line.
-async fn read_request(stream: &mut TcpStream) -> String {
+pub async fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
     let mut chunk = [0; 1024];
     loop {
@@ -110,11 +111,11 @@ pub fn answer(status: u16, body: impl serde::Serialize) -> String {
     format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
-fn problem(code: Code) -> String {
+pub fn problem(code: Code) -> String {
     answer(code.status(), Problem::new(code, "why"))
 }
 
-fn lease() -> String {
+pub fn lease() -> String {
     let at = "2026-01-31T12:00:00.000Z";
     answer(
         200,
@@ -309,7 +310,7 @@ async fn stale_age_is_the_largest_one_of_all_reads() {
 }
 
 /// A frame of an event stream.
-fn event(index: u64) -> String {
+pub fn event(index: u64) -> String {
     let token = FencingToken::new(1, index);
     let data = json!({
         "event": "granted", "index": index, "part": 0, "name": "a", "holder": "h", "token": token.to_string(),
@@ -319,7 +320,7 @@ fn event(index: u64) -> String {
 }
 
 /// The answer to a watch.
-fn stream(events: String) -> String {
+pub fn stream(events: String) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{events}")
 }
 
@@ -334,6 +335,22 @@ async fn watch_opens_at_the_next_node_when_one_hangs() {
     let began = Instant::now();
     assert_eq!(remote.watch("", None).next().await.expect("the client prefers that node").index, 6);
     assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+}
+
+/// The callers drop each request before the time limit of an attempt.
+async fn callers_with_a_short_limit_leave_a_hung_node() {
+    let hanging = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = hanging.local_addr().expect("the listener is bound").to_string();
+    let (watched, read) = (vec![stream(event(5))], vec![lease()]);
+    let (watched, read) = (ScriptedNode::start(watched).await, ScriptedNode::start(read).await);
+    let limit = Duration::from_millis(200);
+    let asked = async {
+        let mut watch = remote(&[&address, &watched.address]).watch("", None);
+        while !tokio::time::timeout(limit, watch.next()).await.is_ok_and(|event| event.is_ok()) {}
+        let reader = remote(&[&address, &read.address]);
+        while !tokio::time::timeout(limit, reader.get(&name())).await.is_ok_and(|lease| lease.is_ok()) {}
+    };
+    tokio::time::timeout(Duration::from_secs(20), asked).await.expect("each client asks the other node");
 }
 
 async fn broken_watch_resumes_after_the_last_event() {

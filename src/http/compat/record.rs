@@ -37,7 +37,9 @@ impl ResourceRecord {
             None => lease.state == LeaseState::Expired,
         };
         let ttl: Option<u64> = lease.ttl.into();
-        let deadline = ttl.map(|ttl| Timestamp::from_millis(lease.renewed_wall_ms.saturating_add(ttl)));
+        // A renewal with a shorter ttl leaves the deadline and the ttl as they were.
+        let rest = |ttl: u64| lease.deadline.map_or(ttl, |at| at.saturating_sub(lease.renewed_at).min(ttl));
+        let deadline = ttl.map(|ttl| Timestamp::from_millis(lease.renewed_wall_ms.saturating_add(rest(ttl))));
         ResourceRecord {
             id: id(lease.token.index, granted.map_or(0, |granted| granted.part)),
             resource: names::resource(lease),
@@ -136,6 +138,16 @@ pub(super) mod tests {
         }
         let forgotten = up_to(6, &lease, history[1..].to_vec());
         assert!(!is_last(&lease, &forgotten), "the history may have forgotten other grants");
+    }
+
+    /// The last renewal came 20 s after the grant, and asked for a ttl that ends before the deadline.
+    #[test]
+    fn renewed_lease_expires_no_later_than_its_deadline() {
+        let renewed = HolderLease { renewed_at: 30_000, renewed_wall_ms: 21_000, renewals: 1, ..lease(5) };
+        for lease in [lease(5), renewed] {
+            let record = ResourceRecord::of(&lease, &[]);
+            assert_eq!(record.expires_at, Some(Timestamp::from_millis(31_000)), "{lease:?}");
+        }
     }
 
     #[test]

@@ -199,7 +199,7 @@ async fn third_backup_at_a_time_is_refused() {
     let node = cluster.node(leader);
     let first = node.backup(Consistency::Leader).await.expect("streamed");
     let _second = node.backup(Consistency::Leader).await.expect("streamed");
-    assert_eq!(node.backup(Consistency::Leader).await.err(), Some(RequestError::Busy));
+    assert_eq!(node.backup(Consistency::Leader).await.err(), Some(RequestError::TooManyBackups));
     let info = save(node, first).await;
     assert_eq!((info.held, info.current), (LEASES as u64, true));
     while node.backup(Consistency::Stale).await.is_err() {

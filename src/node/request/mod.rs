@@ -190,6 +190,9 @@ pub enum RequestError {
     /// Certainly not applied: the caller may not do this, or a change of access control is invalid.
     #[error(transparent)]
     Denied(Denied),
+    /// Only for a backup.
+    #[error("the node already writes as many backups as it may at a time; try again later")]
+    TooManyBackups,
 }
 
 impl Query {

@@ -332,6 +332,31 @@ async fn expired_token_reads_nowhere_after_its_ttl() {
     cluster.shutdown().await;
 }
 
+/// The removal waits for another change, for longer than a request may take.
+#[tokio::test(start_paused = true)]
+async fn expired_token_is_removed_after_a_failed_attempt() {
+    const TTL: Duration = Duration::from_secs(60);
+    let (cluster, leader, [follower, _]) = start_guarded().await;
+    let inner = &cluster.node(leader).inner;
+    let (_, created_wall_ms) = inner.requests.clock.reading();
+    let expires_wall_ms = created_wall_ms + TTL.as_millis() as u64;
+    let principal = name("worker");
+    let added = AccessChange::AddExpiringToken { principal, hash: hash(2), created_wall_ms, expires_wall_ms };
+    change(cluster.node(leader), added).await.expect("made");
+    let other_change = inner.requests.access_changes.clone().lock_owned().await;
+    tokio::time::sleep(TTL + 3 * inner.settings.timeouts.request).await;
+    let caller = Caller::Token(hash(2));
+    let read = async |id| cluster.node(id).request_of(&caller, stale_read(), Forward::Once).await;
+    read(leader).await.expect("control: the leader could not remove it");
+    drop(other_change);
+    tokio::time::sleep(SOON).await;
+    for id in [leader, follower] {
+        let read = read(id).await;
+        assert!(is_unauthenticated(&read), "node {id}: {read:?}");
+    }
+    cluster.shutdown().await;
+}
+
 /// A place in the queue is of a holder, and not of a token. The next waiter gets the lease when the ttl of the grant ends.
 #[tokio::test(start_paused = true)]
 async fn waiter_with_a_revoked_token_keeps_its_place() {

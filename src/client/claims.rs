@@ -30,12 +30,14 @@ pub(super) struct SentClaim {
 }
 
 impl SentClaim {
-    /// Sends the claim. The task does not keep the manager alive: the manager may own the `SentClaim`.
+    /// Sends the claim. It ends within its wait and the limit. The task does not keep the manager alive: the manager may
+    /// own the `SentClaim`.
     pub fn send(
         shared: &ManagerInner,
         hold: &Arc<Hold>,
         claim: Acquire,
         wait: Duration,
+        limit: Duration,
         follows_ambiguous: bool,
     ) -> SentClaim {
         let (coordinator, closing, claimed) = (shared.coordinator.clone(), shared.closing.clone(), hold.clone());
@@ -45,7 +47,7 @@ impl SentClaim {
         let waits = claim.wait_ms.is_some();
         let task = shared.claims.spawn(trace::in_current(async move {
             let mut answer = std::pin::pin!(async {
-                let answer = coordinator.acquire(claimed.name.clone(), claim, budget).await;
+                let answer = coordinator.acquire(claimed.name.clone(), claim, RetryBudget::within(limit)).await;
                 claimed.set_abandoned(earlier);
                 answer
             });

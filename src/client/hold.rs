@@ -325,7 +325,7 @@ impl Hold {
         grant.end_at_longest_hold(now);
         self.set_deadline(grant.deadline);
         self.state.send_replace(HoldState::Held { token, left: grant.left(now) });
-        self.notify_listeners(ListenerEvent::Acquired(token));
+        self.notify_listeners(ListenerEvent::Acquired(token), &record.listeners);
         metrics::acquired();
     }
 
@@ -389,7 +389,7 @@ impl Hold {
         record.unreleased = why.is_by_own_clock().then_some(Unreleased { token, ttl: grant.ttl });
         self.state.send_replace(HoldState::Lost { token, why });
         grant.signals.cancel(why);
-        self.notify_listeners(ListenerEvent::Lost(why));
+        self.notify_listeners(ListenerEvent::Lost(why), &record.listeners);
         // The grant is dropped after that, with the closures of its options.
         drop(record);
         metrics::lost(why);
@@ -524,9 +524,9 @@ impl Hold {
         });
     }
 
-    fn notify_listeners(&self, event: ListenerEvent) {
-        self.listener_queue
-            .push(self.weak_self.upgrade().expect("a method of the hold is running, so its Arc exists"), event);
+    fn notify_listeners(&self, event: ListenerEvent, listeners: &Listeners) {
+        let hold = self.weak_self.upgrade().expect("a method of the hold is running, so its Arc exists");
+        self.listener_queue.push(hold, event, listeners);
     }
 
     fn set_deadline(&self, deadline: Option<Duration>) {

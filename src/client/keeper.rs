@@ -187,7 +187,7 @@ async fn run_command(shared: Arc<ManagerInner>, command: KeeperCommand) {
     if let Some(command) = &mut unfinished.command {
         // A panic must not end the keeper. The next attempt would panic again.
         if AssertUnwindSafe(carry_out(&shared, command)).catch_unwind().await.is_err() {
-            tracing::error!("a background request of the lease manager panicked");
+            tracing::error!(lease = %command.hold().name, "a background request of the lease manager panicked");
         }
     }
     unfinished.command = None;

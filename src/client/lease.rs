@@ -113,7 +113,8 @@ impl Lease {
     /// - Refused as `not_drained`: the listeners did not finish in time. The lease expires by its ttl, because the work
     ///   may still run. A new acquire releases it and gets a new token. Until then, each `release` returns this error.
     /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires
-    ///   by its ttl.
+    ///   by its ttl. A claim whose Tokio runtime was shut down before the answer stays unknown for its wait and its ttl,
+    ///   unless a read shows it. A later acquire that succeeds ends that.
     ///
     /// # Cancel safety
     ///

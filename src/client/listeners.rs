@@ -42,7 +42,8 @@ impl Listeners {
         self.all.remove(&number)
     }
 
-    fn callbacks(&self, event: ListenerEvent) -> Vec<Box<dyn FnOnce() + Send>> {
+    /// The calls for an event. `last` is the number of the last listener that had subscribed when the event occurred.
+    fn callbacks(&self, event: ListenerEvent, last: u64) -> Vec<Box<dyn FnOnce() + Send>> {
         let call = |listener: &ListenerCallback| -> Option<Box<dyn FnOnce() + Send>> {
             match (listener, event) {
                 (ListenerCallback::AfterAcquire(call), ListenerEvent::Acquired(token)) => {
@@ -56,7 +57,7 @@ impl Listeners {
                 _ => None,
             }
         };
-        self.all.values().filter_map(call).collect()
+        self.all.range(..=last).filter_map(|(_, listener)| call(listener)).collect()
     }
 
     pub fn before_release(&self) -> Vec<BeforeRelease> {
@@ -107,13 +108,14 @@ pub(super) enum ListenerEvent {
 /// Undelivered events of all leases of a manager, in the order in which they occurred.
 #[derive(Default)]
 pub(super) struct ListenerQueue {
-    queue: Mutex<VecDeque<(Arc<Hold>, ListenerEvent)>>,
+    queue: Mutex<VecDeque<(Arc<Hold>, ListenerEvent, u64)>>,
     pushed: Notify,
 }
 
 impl ListenerQueue {
-    pub fn push(&self, hold: Arc<Hold>, event: ListenerEvent) {
-        self.queue().push_back((hold, event));
+    /// Adds an event that just occurred, for those of its `listeners` that have subscribed by now.
+    pub fn push(&self, hold: Arc<Hold>, event: ListenerEvent, listeners: &Listeners) {
+        self.queue().push_back((hold, event, listeners.last));
         self.pushed.notify_one();
     }
 
@@ -123,8 +125,8 @@ impl ListenerQueue {
         loop {
             let next = self.queue().pop_front();
             match next {
-                Some((hold, event)) => {
-                    let calls = hold.listeners().callbacks(event);
+                Some((hold, event, last)) => {
+                    let calls = hold.listeners().callbacks(event, last);
                     for call in calls {
                         if catch_unwind(AssertUnwindSafe(|| aside(call))).is_err() {
                             tracing::error!(lease = %hold.name, ?event, "a listener panicked");
@@ -140,7 +142,7 @@ impl ListenerQueue {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, ListenerEvent)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(Arc<Hold>, ListenerEvent, u64)>> {
         self.queue.lock().expect("no code panics while it holds this lock")
     }
 }

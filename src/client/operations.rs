@@ -28,7 +28,7 @@ pub(super) async fn acquire(
     options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
     let wait = options.wait_for(&hold.options())?;
-    let begun = shared.now();
+    let (begun, asked) = (shared.now(), tokio::time::Instant::now());
     let queued = tokio::select! {
         biased;
         () = shared.closing.cancelled() => return Err(CallError::ShutDown),
@@ -37,6 +37,9 @@ pub(super) async fn acquire(
     let Ok(_operation) = queued else {
         return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
     };
+    // The wait for that acquire is part of the time of the first attempt.
+    let late = asked.elapsed().saturating_sub(wait);
+    let mut limit = shared.options.operation_timeout.saturating_sub(late);
     let (mut retries, mut unknown) = (options.retries, None);
     loop {
         if shared.closing.is_cancelled() {
@@ -46,7 +49,7 @@ pub(super) async fn acquire(
             return Ok(token);
         }
         let left = wait.saturating_sub(shared.now().saturating_sub(begun));
-        let error = match claim(shared, hold, left).await {
+        let error = match claim(shared, hold, left, limit).await {
             Ok(token) => return Ok(token),
             Err(error) => error,
         };
@@ -64,6 +67,7 @@ pub(super) async fn acquire(
             });
         }
         retries -= 1;
+        limit = shared.options.operation_timeout;
         if let CallError::Unknown { .. } = error {
             unknown = Some(error);
         }
@@ -91,7 +95,13 @@ impl Drop for UnresolvedAttempt<'_> {
     }
 }
 
-async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> Result<FencingToken, CallError> {
+/// Sends a claim. Without a wait, it takes at most `limit`.
+async fn claim(
+    shared: &Arc<ManagerInner>,
+    hold: &Arc<Hold>,
+    wait: Duration,
+    limit: Duration,
+) -> Result<FencingToken, CallError> {
     hold.end_unheld_grant(shared.now());
     shared.keep_unreleased(hold);
     let options = hold.options();
@@ -115,7 +125,7 @@ async fn claim(shared: &Arc<ManagerInner>, hold: &Arc<Hold>, wait: Duration) -> 
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
     let was_ambiguous = hold.is_ambiguous();
     hold.set_ambiguous(true);
-    let claim = SentClaim::send(shared, hold, claim, wait, was_ambiguous);
+    let claim = SentClaim::send(shared, hold, claim, wait, limit, was_ambiguous);
     let mut pending = AmbiguousClaim { shared, hold, wait, claim: Some(claim), is_resolved: false };
     drop(in_flight);
     let granted = match pending.answer().await {
@@ -384,17 +394,7 @@ pub(super) async fn check(shared: &ManagerInner, hold: &Hold) -> Result<bool, Ca
         // A hand-over has ended the grant, or will learn of its end. Its own answer decides.
         _ if hold.is_being_handed_over(token) => Ok(false),
         Standing::Ended { event } if event.token == token => {
-            hold.lose(
-                token,
-                match event.event {
-                    EventKind::Revoked => Loss::Revoked,
-                    EventKind::HandedOver => Loss::HandedOver,
-                    EventKind::Released => Loss::Released,
-                    EventKind::Restored => Loss::Restored,
-                    EventKind::Expired | EventKind::Granted => Loss::Expired,
-                    EventKind::Other => Loss::Other,
-                },
-            );
+            hold.lose(token, Loss::from(event.event));
             Ok(false)
         }
         Standing::Holds { .. } | Standing::Waits { .. } | Standing::Ended { .. } | Standing::Unknown => {

@@ -353,6 +353,10 @@ mod tests {
         assert_eq!((limit(1), limit(10_000)), (Ok(()), Ok(())));
         assert_eq!((limit(0), limit(10_001)), (Err(InvalidValue::Limit(0)), Err(InvalidValue::Limit(10_001))));
         assert_eq!(LeaseOptions::new().ttl(DAY).longest_hold(DAY).check(), Ok(()));
+        let longest_hold = |longest| LeaseOptions::new().longest_hold(longest).check();
+        let too_short = Err(InvalidValue::LongestHold { longest_ms: 99, ttl_ms: 100 });
+        assert_eq!((longest_hold(100 * ms), longest_hold(99 * ms)), (Ok(()), too_short));
+        assert_eq!(LeaseOptions::new().infinite().longest_hold(Duration::ZERO).check(), Ok(()));
     }
 
     #[test]

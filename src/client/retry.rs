@@ -439,6 +439,27 @@ mod tests {
         }
     }
 
+    /// Otherwise all clients of a cluster that lost its leader would ask at the same moments.
+    #[tokio::test(start_paused = true)]
+    async fn clients_retry_at_different_moments() {
+        let budget = RetryBudget { attempt: Duration::from_millis(10), total: Duration::from_millis(100) };
+        let mut pauses = Vec::new();
+        for _ in 0..50 {
+            let mut times = Vec::new();
+            let ended: Result<ResolvedAnswer<()>, CallError> =
+                attempts(RetryPolicy::Read, budget, Duration::ZERO, 1, |context| {
+                    times.push(context.elapsed);
+                    async { Attempt::NotDone("no leader".to_owned()) }
+                })
+                .await;
+            assert_eq!(ended, Err(CallError::Unavailable("no leader".to_owned())));
+            pauses.push(times[1]);
+        }
+        let middle = FIRST_PAUSE * 3 / 4;
+        assert!(pauses.iter().any(|pause| *pause < middle), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause > middle), "{pauses:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn late_renewal_is_retried_without_a_pause() {
         let budget = RetryBudget { attempt: Duration::from_millis(50), total: Duration::from_secs(2) };

@@ -18,6 +18,8 @@ use crate::types::{HolderId, LeaseName, MAX_TTL_MS};
 /// Smallest number of entries at which dropped handles are removed. After a sweep, the next one follows at twice the
 /// number of remaining entries.
 const MIN_SWEEP_SIZE: usize = 64;
+/// With this number of leases left held, a new one replaces the oldest one whose time is over and that has no handle.
+const MAX_LEFT_HELD: usize = 1000;
 
 pub(super) struct ManagerInner {
     pub coordinator: Arc<dyn Coordinator>,
@@ -34,9 +36,9 @@ pub(super) struct ManagerInner {
     table: Mutex<HoldTable>,
     schedule: Mutex<RenewalSchedule>,
     commands: Mutex<Vec<KeeperCommand>>,
-    /// Leases that the cluster may count as held although this manager does not, and when they expire there. The grant
-    /// ended by the local clock, the release failed, the work did not end in time, or a claim has no answer. They stay
-    /// here without a handle, so that a shutdown knows them.
+    /// Leases that the cluster may count as held although this manager does not, and when their time is over by the local
+    /// clock. The grant ended by that clock, the release failed, the work did not end in time, or a claim has no answer.
+    /// They stay here without a handle, so that a shutdown knows them.
     left_held: Mutex<BTreeMap<HoldKey, (Duration, Arc<Hold>)>>,
 }
 
@@ -49,6 +51,16 @@ pub(super) enum KeeperCommand {
     ResolveAmbiguous { hold: Arc<Hold>, claim: Option<SentClaim> },
     /// Releases a grant that ended by the local clock. The work has ended, so the cluster need not wait for the expiry.
     ReleaseToken { hold: Arc<Hold>, token: FencingToken },
+}
+
+impl KeeperCommand {
+    pub fn hold(&self) -> &Arc<Hold> {
+        match self {
+            KeeperCommand::Release { hold, .. }
+            | KeeperCommand::ResolveAmbiguous { hold, .. }
+            | KeeperCommand::ReleaseToken { hold, .. } => hold,
+        }
+    }
 }
 
 type HoldKey = (LeaseName, HolderId);
@@ -128,8 +140,17 @@ impl ManagerInner {
 
     /// Keeps a lease whose grant ended here, while the cluster may still count it as held. `ttl` is that of the grant.
     pub fn keep_left_held(&self, hold: &Arc<Hold>, ttl: Option<Duration>) {
-        let until = ttl.map_or(Duration::MAX, |ttl| self.now().saturating_add(ttl));
+        let now = self.now();
+        let until = ttl.map_or(Duration::MAX, |ttl| now.saturating_add(ttl));
         let mut left_held = self.left_held();
+        if left_held.len() >= MAX_LEFT_HELD {
+            let over = left_held.iter().filter(|(_, (until, hold))| *until <= now && Arc::strong_count(hold) == 1);
+            let oldest = over.min_by_key(|(_, (until, _))| *until).map(|(key, _)| key.clone());
+            if let Some(oldest) = oldest {
+                left_held.remove(&oldest);
+                tracing::warn!(lease = %oldest.0, "too many leases are left held; a shutdown will not name this one");
+            }
+        }
         left_held.insert((hold.name.clone(), hold.holder.clone()), (until, hold.clone()));
     }
 
@@ -156,17 +177,17 @@ impl ManagerInner {
         ttl.map_or(Duration::MAX, |ttl| Duration::from_millis(ttl) + wait + self.options.operation_timeout)
     }
 
-    /// The leases of [`keep_left_held`](Self::keep_left_held) that have not expired and were not released since.
+    /// The leases of [`keep_left_held`](Self::keep_left_held) that were not released since. Some may have expired. Only the
+    /// cluster knows that: without a majority, cluster time stands still.
     pub fn all_left_held(&self) -> Vec<Arc<Hold>> {
         self.left_held().values().map(|(_, hold)| hold.clone()).collect()
     }
 
     fn left_held(&self) -> MutexGuard<'_, BTreeMap<HoldKey, (Duration, Arc<Hold>)>> {
-        let now = self.now();
         let mut left_held = self.left_held.lock().expect(UNPOISONED);
         let is_left =
             |hold: &Hold| hold.unreleased().is_some() || hold.undrained_token().is_some() || hold.is_ambiguous();
-        left_held.retain(|_, (until, hold)| *until > now && is_left(hold));
+        left_held.retain(|_, (_, hold)| is_left(hold));
         left_held
     }
 
@@ -279,6 +300,7 @@ impl Drop for UnreleasedGrant<'_> {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
+    use crate::client::LeaseOptions;
     use crate::testing::FakeCluster;
 
     /// A program that takes a permit for each job has another holder for each.
@@ -292,5 +314,26 @@ mod tests {
         let entries = manager.owner.shared.table.lock().expect(UNPOISONED).holds.len();
         assert!(entries <= 2 * MIN_SWEEP_SIZE, "{entries} entries");
         drop(kept);
+    }
+
+    /// A program that takes a lease for each job can leave all of them held in a long outage.
+    #[test]
+    fn leases_left_held_without_a_handle_are_bounded() {
+        const TTL: Duration = Duration::from_secs(1);
+        let cluster = FakeCluster::new();
+        let manager = cluster.manager();
+        let shared = &manager.owner.shared;
+        let lease = |name: String| manager.lease_with(name, LeaseOptions::new().ttl(TTL)).expect("a name");
+        let kept = lease("kept".to_owned());
+        shared.keep_ambiguous(&kept.hold, Duration::ZERO);
+        for number in 0..2 * MAX_LEFT_HELD {
+            shared.keep_ambiguous(&lease(format!("job-{number}")).hold, Duration::ZERO);
+            cluster.clock().advance(TTL * 10);
+        }
+        let left: Vec<String> = shared.all_left_held().iter().map(|hold| hold.name.to_string()).collect();
+        assert_eq!(left.len(), MAX_LEFT_HELD);
+        for name in ["kept".to_owned(), format!("job-{}", 2 * MAX_LEFT_HELD - 1)] {
+            assert!(left.contains(&name), "{name} is forgotten");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::api::LostReason;
+use crate::api::{EventKind, LostReason};
 use crate::token::FencingToken;
 
 /// The state of one lease at its holder, by local knowledge.
@@ -128,6 +128,20 @@ impl From<LostReason> for Loss {
             LostReason::Unknown => Loss::Forgotten,
             LostReason::Restored => Loss::Restored,
             LostReason::Other => Loss::Other,
+        }
+    }
+}
+
+impl From<EventKind> for Loss {
+    /// The reason of a loss that ended the grant with this event.
+    fn from(end: EventKind) -> Loss {
+        match end {
+            EventKind::Revoked => Loss::Revoked,
+            EventKind::HandedOver => Loss::HandedOver,
+            EventKind::Released => Loss::Released,
+            EventKind::Restored => Loss::Restored,
+            EventKind::Expired | EventKind::Granted => Loss::Expired,
+            EventKind::Other => Loss::Other,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::api::{Acquire, Code};
 use tenure::client::{AcquireOptions, CallError, HoldState, ManagerOptions, Wait};
-use tenure::testing::Line;
+use tenure::testing::{FakeCluster, Line, Switch};
 use tenure::types::HolderId;
 use tokio::time::Instant;
 
@@ -158,6 +158,24 @@ async fn acquire_without_a_cluster_ends_within_its_timeout(world: &World) {
     let ended = holder.manager.lease("job").expect("a valid name").acquire(Wait::No).await;
     assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
     assert!(begun.elapsed() < OPERATION + Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+/// The second acquire begins during the first one, which has no answer.
+#[tokio::test(start_paused = true)]
+async fn acquire_behind_an_acquire_ends_within_its_timeout() {
+    let cluster = FakeCluster::new();
+    let switch = Switch::new(cluster.clone());
+    let manager = cluster.manager_through(switch.clone(), ManagerOptions::new().operation_timeout(OPERATION));
+    switch.set(Line::Cut);
+    let lease = manager.lease("job").expect("a valid name");
+    let acquire = async |delay: Duration| {
+        tokio::time::sleep(delay).await;
+        let begun = Instant::now();
+        let ended = lease.acquire(Wait::No).await;
+        assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+        assert!(begun.elapsed() < OPERATION * 5 / 4, "{:?}", begun.elapsed());
+    };
+    tokio::join!(acquire(Duration::ZERO), acquire(OPERATION / 4));
 }
 
 async fn wait_up_to_ends_after_its_duration(world: &World) {

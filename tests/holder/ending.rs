@@ -1,6 +1,8 @@
 //! Releases and hand-overs concern what is held at their call, and nothing that comes later.
 
+use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::client::{AcquireOptions, LeaseOptions, Loss, Wait};
@@ -129,9 +131,28 @@ async fn dropped_guard_frees_a_grant_whose_deadline_passes_before_the_release() 
     acquired.expect("the manager releases it").expect("it is free again");
 }
 
+/// The lines of a log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The coordinator panics in one of two releases in the background.
 #[tokio::test(start_paused = true)]
 async fn panic_in_one_release_costs_no_other_lease() {
+    let written = Lines::default();
+    let lines = written.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_ansi(false).finish();
+    let _logged_here = tracing::subscriber::set_default(subscriber);
     let link = Link::new();
     let manager = link.manager();
     let kept = manager.lease_with("kept", LeaseOptions::new().ttl(TTL)).expect("a name");
@@ -145,11 +166,17 @@ async fn panic_in_one_release_costs_no_other_lease() {
     link.withheld.send_replace(Withheld::default());
     tokio::time::sleep(Duration::from_secs(1)).await;
     let other = link.cluster.manager();
-    let mut free = 0;
+    let mut held = Vec::new();
     for name in ["one", "two"] {
-        free += usize::from(other.try_acquire(name).await.expect("an answer").is_some());
+        if other.try_acquire(name).await.expect("an answer").is_none() {
+            held.push(name);
+        }
     }
-    assert_eq!(free, 1, "the release without a panic is done");
+    assert_eq!(held.len(), 1, "the release without a panic is done: {held:?}");
+    let lines = String::from_utf8(written.0.lock().expect("no panic").clone()).expect("log lines are UTF-8");
+    let panicked = lines.lines().find(|line| line.contains("request of the lease manager panicked"));
+    let panicked = panicked.expect("the panic is logged");
+    assert!(panicked.contains(&format!("lease={}", held[0])), "{panicked}");
     link.cluster.clock().advance(TTL * 2 / 5);
     until("the third lease is renewed", || kept.remaining() > Some(TTL * 9 / 10)).await;
 }

@@ -63,6 +63,25 @@ async fn unsubscribed_listener_is_not_called(world: &World) {
     drop(stays);
 }
 
+/// The manager has not told the earlier events yet: its task has not run since.
+#[tokio::test(start_paused = true)]
+async fn listener_is_told_of_nothing_before_its_subscription() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease("job").expect("a valid name");
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let (one, other) = (events.clone(), events.clone());
+    lease.acquire(Wait::No).await.expect("the lease is free");
+    lease.after_acquire(move |_| one.lock().expect("not poisoned").push(Event::Acquired)).detach();
+    cluster.lose("job", Loss::Revoked);
+    lease.on_lost(move |why| other.lock().expect("not poisoned").push(Event::Lost(why))).detach();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(*events.lock().expect("not poisoned"), []);
+    lease.acquire(Wait::No).await.expect("the lease is free again");
+    cluster.lose("job", Loss::Expired);
+    until("both events are told", || events.lock().expect("not poisoned").len() == 2).await;
+    assert_eq!(*events.lock().expect("not poisoned"), [Event::Acquired, Event::Lost(Loss::Expired)]);
+}
+
 /// A listener blocks the only worker thread.
 #[test]
 fn blocked_listener_leaves_the_worker_to_renewals() {

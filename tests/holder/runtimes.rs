@@ -8,6 +8,7 @@ use tenure::api::Acquire;
 use tenure::client::{Coordinator, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
 
 use crate::link::{Link, TTL, USABLE, Withheld};
 use crate::world::{LONG, until};
@@ -174,4 +175,39 @@ fn idle_work_ends_after_the_deadline_without_a_keeper() {
     });
     assert_eq!(ended.expect("the guard looks at its clock"), Err(Loss::Unreachable));
     assert!(after < Duration::from_secs(300), "it looked after {after:?}");
+}
+
+/// The work begins just before the deadline.
+#[test]
+fn idle_work_ends_soon_after_the_deadline_without_a_keeper() {
+    let first = runtime();
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager();
+    let guard = first.block_on(manager.try_acquire("job")).expect("an answer").expect("the lease is free");
+    drop(first);
+    let left = guard.remaining().expect("it is held");
+    cluster.clock().advance(left - Duration::from_millis(50));
+    let (ended, after) = runtime().block_on(async {
+        let began = tokio::time::Instant::now();
+        let gone = CancellationToken::new();
+        let alive = gone.clone().drop_guard();
+        let work = guard.while_held(async move {
+            let _alive = alive;
+            std::future::pending::<()>().await;
+        });
+        // In a task of its own, so that the end of the pause does not poll the work.
+        let passing = cluster.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            passing.clock().advance(Duration::from_secs(1));
+        });
+        let dropped = async {
+            gone.cancelled().await;
+            began.elapsed()
+        };
+        let both = async { tokio::join!(work, dropped) };
+        tokio::time::timeout(LONG, both).await.expect("the guard looks at its clock")
+    });
+    assert_eq!(ended, Err(Loss::Unreachable));
+    assert!(after < Duration::from_millis(300), "the work was dropped after {after:?}");
 }

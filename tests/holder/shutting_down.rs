@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{CallError, LeaseManager, LeaseOptions, ManagerOptions, Wait};
-use tenure::testing::{FakeCluster, Line, Switch};
+use tenure::client::{CallError, HoldState, LeaseManager, LeaseOptions, ManagerOptions, Wait};
+use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
 
 use crate::acquiring::code;
 use crate::link::{Link, TTL, Withheld};
@@ -63,6 +63,18 @@ async fn undrained_lease_is_refused_as_not_drained_until_it_expires() {
     }
     cluster.clock().advance(TTL + Duration::from_secs(1));
     assert_eq!((guard.release().await, lease.release().await), (Ok(false), Ok(false)));
+}
+
+/// The default of `drain`.
+#[tokio::test(start_paused = true)]
+async fn work_has_30_s_to_end_by_default() {
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().infinite()).expect("valid options");
+    lease.before_release(std::future::pending::<()>).detach();
+    lease.acquire(Wait::No).await.expect("it is free");
+    let begun = tokio::time::Instant::now();
+    let refused = lease.release().await.expect_err("the work goes on");
+    assert_eq!((code(&refused), begun.elapsed().as_secs()), (Some(Code::NotDrained), 30));
 }
 
 /// The cluster has no record of the grant any more.
@@ -217,8 +229,49 @@ async fn shutdown_names_the_claim_of_a_dropped_acquire_until_its_time_is_over() 
     tokio::time::sleep(LONG).await;
     assert_eq!(shut_down(&manager).await, ["job"]);
     assert_eq!(shut_down(&manager).await, ["job"]);
-    link.cluster.clock().advance(LONG + TTL + LONG);
+    // The cluster may grant the claim until the end of its wait.
+    link.cluster.clock().advance(TTL + LONG / 2);
+    assert_eq!(shut_down(&manager).await, ["job"]);
+    link.cluster.clock().advance(LONG + LONG);
     assert_eq!(shut_down(&manager).await, [""; 0]);
+}
+
+/// A cluster can have a default ttl of 24 h.
+#[tokio::test(start_paused = true)]
+async fn shutdown_names_a_claim_for_the_longest_default_ttl() {
+    let (link, manager) = withheld_claim(LeaseOptions::new()).await;
+    tokio::time::sleep(LONG).await;
+    link.cluster.clock().advance(Duration::from_secs(24 * 3600));
+    assert_eq!(shut_down(&manager).await, ["job"]);
+}
+
+/// The time of the cluster stands still in an outage, and the clock of the manager goes on.
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_or_names_a_lease_after_an_outage_longer_than_its_ttl() {
+    for (line, is_released) in [(Line::Up, true), (Line::Up, false), (Line::Cut, true), (Line::Cut, false)] {
+        let (cluster, clock) = (FakeCluster::new(), ManualClock::new());
+        let switch = Switch::new(cluster.clone());
+        let options = ManagerOptions::new().clock(Arc::new(clock.clone()));
+        let manager = LeaseManager::with_options(switch.clone(), options).expect("valid options");
+        let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("valid options");
+        lease.acquire(Wait::No).await.expect("it is free");
+        switch.set(Line::Cut);
+        if is_released {
+            lease.release().await.expect_err("the cluster does not answer");
+        } else {
+            clock.advance(TTL);
+            until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
+        }
+        drop(lease);
+        clock.advance(TTL * 10);
+        tokio::time::sleep(LONG).await;
+        switch.set(line);
+        let is_freed = line == Line::Up;
+        let expected: &[&str] = if is_freed { &[] } else { &["job"] };
+        assert_eq!(shut_down(&manager).await, expected, "{line:?}, {is_released}");
+        let next = cluster.manager().try_acquire("job").await.expect("an answer");
+        assert_eq!(next.is_some(), is_freed, "{line:?}, {is_released}");
+    }
 }
 
 /// The program releases the lease before the manager looks for the claim.

@@ -102,7 +102,13 @@ impl Call {
         let span = Span::operation(|| format!("tenure.{}", self.operation()));
         let sent = attempts(self.policy, self.budget, wait, urls.len(), |context| async move {
             let (index, url) = at(urls, first, context.number);
+            // A wait has its own probes, and a renewal drops its late attempts.
+            let is_counted = call.wait.is_none() && call.policy != RetryPolicy::Renewal;
+            let unanswered = is_counted.then(|| endpoints.begin_attempt(index, urls.len()));
             let ended = call.attempt(http, url, context).await;
+            if let Some(unanswered) = unanswered {
+                unanswered.end();
+            }
             let ended = ended.and_then(|body| match read(body) {
                 Ok(answer) => Attempt::Done(answer),
                 Err(why) => Attempt::Unknown(format!("{url}: {why}")),

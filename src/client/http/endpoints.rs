@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,6 +28,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 const REFRESH_INTERVAL_AFTER_FAILURE: Duration = Duration::from_secs(2);
 /// Longest wait for the members.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
+/// The attempts at one node that callers drop before its answer can take this time together. After that, the next request
+/// begins at another node.
+const LONGEST_SILENCE: Duration = Duration::from_millis(250);
 /// Path of the members.
 const CLUSTER: &str = "v1/cluster";
 
@@ -50,6 +53,8 @@ struct EndpointState {
     /// These, and the other members of the cluster.
     urls: Mutex<Arc<[Url]>>,
     preferred: AtomicUsize,
+    /// Microseconds of the attempts at the preferred node that callers dropped, since the last answer.
+    silent_us: AtomicU64,
     refresh: Mutex<Refresh>,
 }
 
@@ -74,7 +79,8 @@ impl Endpoints {
     fn new(given: Vec<Url>) -> Endpoints {
         let urls = Mutex::new(given.clone().into());
         let refresh = Mutex::new(Refresh { began: Instant::now(), has_failure: false, task: None });
-        let inner = Arc::new(EndpointState { given, urls, preferred: AtomicUsize::new(0), refresh });
+        let (preferred, silent_us) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let inner = Arc::new(EndpointState { given, urls, preferred, silent_us, refresh });
         Endpoints { inner, refresh_interval: REFRESH_INTERVAL }
     }
 
@@ -129,6 +135,7 @@ impl Endpoints {
 
     pub(super) fn prefer(&self, index: usize) {
         self.inner.preferred.store(index, Ordering::Relaxed);
+        self.inner.silent_us.store(0, Ordering::Relaxed);
     }
 
     /// Moves the preference to the next node of `count`, so that a node that hangs does not cost each request its first
@@ -137,7 +144,40 @@ impl Endpoints {
         self.inner.refresh.lock().has_failure = true;
         let next = (index + 1) % count;
         // Another request may have set a better preference in the meantime.
-        let _ = self.inner.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+        if self.inner.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.inner.silent_us.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins an attempt at the node `index` of `count`.
+    pub(super) fn begin_attempt(&self, index: usize, count: usize) -> Unanswered<'_> {
+        Unanswered { endpoints: Some(self), index, count, began: Instant::now() }
+    }
+}
+
+/// An attempt at a node. If its caller drops it before its [`end`](Self::end), its time counts against the node: a caller
+/// with a short limit must not ask a node that hangs each time.
+pub(super) struct Unanswered<'a> {
+    endpoints: Option<&'a Endpoints>,
+    index: usize,
+    count: usize,
+    began: Instant,
+}
+
+impl Unanswered<'_> {
+    pub(super) fn end(mut self) {
+        self.endpoints = None;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let Some(endpoints) = self.endpoints.filter(|endpoints| endpoints.preferred() == self.index) else { return };
+        let took = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let silent = endpoints.inner.silent_us.fetch_add(took, Ordering::Relaxed).saturating_add(took);
+        if Duration::from_micros(silent) >= LONGEST_SILENCE {
+            endpoints.avoid(self.index, self.count);
+        }
     }
 }
 

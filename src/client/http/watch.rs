@@ -105,8 +105,18 @@ impl Watch {
             let (index, endpoint) = at(&urls, first, attempt);
             let url = endpoint.join("v1/watch").expect("a constant path");
             let sent = self.remote.http.get(url).query(&query).send();
+            let asked = async {
+                match sent.await {
+                    Ok(response) if response.status().is_success() => Ok(response),
+                    Ok(response) => Err(refusal(response).await),
+                    Err(error) => Err(WatchRefusal::Unavailable(describe_error(endpoint, &error))),
+                }
+            };
             let limit = self.remote.budget.attempt;
-            let refused = match tokio::time::timeout(limit, sent).await {
+            let unanswered = endpoints.begin_attempt(index, urls.len());
+            let asked = tokio::time::timeout(limit, asked).await;
+            unanswered.end();
+            let refused = match asked {
                 Ok(Ok(response)) if is_event_stream(&response) => {
                     endpoints.prefer(index);
                     self.unproven = Some((index, urls.len()));
@@ -115,11 +125,8 @@ impl Watch {
                     let chunks = chunks(response).inspect(move |_| endpoints.refresh(&http, &node));
                     return Ok(Box::pin(parse_events(chunks)));
                 }
-                Ok(Ok(response)) if response.status().is_success() => {
-                    WatchRefusal::Unavailable(format!("{endpoint} answered without an event stream"))
-                }
-                Ok(Ok(response)) => refusal(response).await,
-                Ok(Err(error)) => WatchRefusal::Unavailable(describe_error(endpoint, &error)),
+                Ok(Ok(_)) => WatchRefusal::Unavailable(format!("{endpoint} answered without an event stream")),
+                Ok(Err(refused)) => refused,
                 Err(_) => WatchRefusal::Unavailable(format!("{endpoint} did not answer within {limit:?}")),
             };
             let why = match refused {

@@ -150,7 +150,17 @@ fn batch_len<'n>(names: impl Iterator<Item = &'n LeaseName>) -> usize {
     names.take(MAX_RENEW_ITEMS).take_while(fits).count()
 }
 
+/// Renews these leases. A panic counts as a failed renewal of each, and must not end the keeper.
 async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<DueRenewal>) {
+    if AssertUnwindSafe(ask_and_apply(&shared, holder, &renewals)).catch_unwind().await.is_err() {
+        tracing::error!(leases = renewals.len(), "a renewal panicked");
+        let now = shared.now();
+        renewals.iter().for_each(|(hold, token, _)| hold.renewal_failed(*token, now));
+    }
+    shared.schedule_check(renewals.into_iter().map(|(hold, ..)| hold));
+}
+
+async fn ask_and_apply(shared: &ManagerInner, holder: HolderId, renewals: &[DueRenewal]) {
     let sent = shared.now();
     let item = |(hold, token, _): &DueRenewal| RenewItem::new(hold.name.clone(), *token);
     let batch = RenewBatch::new(holder, renewals.iter().map(item).collect());
@@ -171,7 +181,6 @@ async fn renew(shared: Arc<ManagerInner>, holder: HolderId, renewals: Vec<DueRen
             renewals.iter().for_each(|(hold, token, _)| hold.renewal_failed(*token, now));
         }
     }
-    shared.schedule_check(renewals.into_iter().map(|(hold, ..)| hold));
 }
 
 fn apply_result(hold: &Hold, token: FencingToken, result: RenewResult, sent: Duration, now: Duration) {

@@ -37,7 +37,12 @@ pub(super) struct Owner {
     tasks: Mutex<Tasks>,
 }
 
-type Tasks = Vec<JoinHandle<()>>;
+#[derive(Default)]
+struct Tasks {
+    keeper: Option<JoinHandle<()>>,
+    /// One for each keeper, until it ends. It outlives its keeper while a listener blocks.
+    dispatchers: Vec<JoinHandle<()>>,
+}
 
 impl LeaseManager {
     /// Creates a manager with the default options.
@@ -167,7 +172,7 @@ impl LeaseManager {
         failed.extend(left.into_iter().chain(held));
         self.owner.stop.cancel();
         let running = std::mem::take(&mut *self.owner.tasks.lock().expect(UNPOISONED));
-        for task in running {
+        for task in running.keeper.into_iter().chain(running.dispatchers) {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the lease manager failed");
             }
@@ -256,19 +261,21 @@ impl LeaseManager {
 }
 
 impl Owner {
-    /// Starts the tasks if they do not run. They have stopped if their runtime was shut down.
+    /// Starts the tasks if no keeper runs. It has stopped if its runtime was shut down.
     pub fn ensure_running(&self) {
         let mut tasks = self.tasks.lock().expect(UNPOISONED);
-        tasks.retain(|task| !task.is_finished());
-        if tasks.is_empty() && !self.shared.closing.is_cancelled() {
+        tasks.dispatchers.retain(|task| !task.is_finished());
+        let is_running = tasks.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished());
+        if !is_running && !self.shared.closing.is_cancelled() {
             let listener_queue = self.shared.listener_queue.clone();
             let stop_dispatch = CancellationToken::new();
             let (keeper_ended, stop, shared) = (stop_dispatch.clone(), self.stop.clone(), self.shared.clone());
-            tasks.push(tokio::spawn(time::inherit_time(async move {
+            tasks.keeper = Some(tokio::spawn(time::inherit_time(async move {
                 let _keeper_ended = keeper_ended.drop_guard();
                 keeper::run(shared, stop).await;
             })));
-            tasks.push(tokio::spawn(time::inherit_time(async move { listener_queue.dispatch(stop_dispatch).await })));
+            let dispatch = async move { listener_queue.dispatch(stop_dispatch).await };
+            tasks.dispatchers.push(tokio::spawn(time::inherit_time(dispatch)));
         }
     }
 }

@@ -188,7 +188,7 @@ impl LeaseOptions {
     }
 
     /// Checks the bounds that apply in every cluster.
-    pub(super) fn check(&self) -> Result<(), InvalidValue> {
+    pub(crate) fn check(&self) -> Result<(), InvalidValue> {
         let ttl = self.ttl.map(Ttl::try_from).transpose()?;
         if millis(self.lock_delay) > MAX_LOCK_DELAY_MS {
             return Err(InvalidValue::LockDelay(millis(self.lock_delay)));

@@ -194,6 +194,18 @@ mod timing {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn look_after_an_event_is_due_again_if_it_is_given_up() {
+        let cluster = FakeCluster::new();
+        let mut trigger = trigger(&cluster);
+        trigger.refreshed();
+        cluster.mark_held_elsewhere("job");
+        assert_eq!(waits(&mut trigger, true).await, 0);
+        assert_eq!(waits(&mut trigger, true).await, 0, "the look was given up");
+        trigger.refreshed();
+        assert_eq!(waits(&mut trigger, true).await, 60);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn stream_that_fails_is_opened_again_if_events_are_missing() {
         let cluster = FakeCluster::new();
         let mut trigger = trigger(&cluster);

@@ -246,6 +246,20 @@ async fn lost_leader_is_not_established() {
     assert!(!leadership.is_established());
 }
 
+/// Another part of the program has an `Election` of its own, to observe.
+#[tokio::test]
+async fn candidate_keeps_its_options_beside_an_observer() {
+    let manager = FakeCluster::new().manager();
+    let metadata = Metadata::new([("address".to_owned(), "a:1".to_owned())].into()).expect("within its limits");
+    let election = candidate(&manager, ElectionOptions::new().ttl(LONG_TTL * 2).metadata(metadata));
+    let observing = candidate(&manager, ElectionOptions::new());
+    let _leadership = election.campaign().await.expect("elected");
+    let remaining = manager.lease("leader").expect("a name").remaining();
+    assert!(remaining > Some(LONG_TTL), "{remaining:?}");
+    let leader = observing.current().await.expect("an answer").leader.expect("there is a leader");
+    assert_eq!(leader.metadata.get("address").map(String::as_str), Some("a:1"));
+}
+
 /// The cluster accepts the keys of the library from any client.
 #[tokio::test]
 async fn mark_of_another_leadership_establishes_no_leader() {
@@ -300,6 +314,32 @@ async fn lock_delay_follows_a_revoked_leader() {
     assert_eq!(code(&refused), Some(Code::LockDelay));
     cluster.clock().advance(Duration::from_secs(21));
     other.acquire(Wait::No).await.expect("the delay is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn campaign_waits_while_a_resigned_leadership_exists() {
+    let election = candidate(&FakeCluster::new().manager(), ElectionOptions::new());
+    let leadership = election.campaign().await.expect("elected");
+    assert_eq!(leadership.resign().await, Ok(true));
+    let campaign = tokio::spawn({
+        let election = election.clone();
+        async move { election.campaign().await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!campaign.is_finished(), "a second leadership exists beside the first");
+    drop(leadership);
+    let elected = tokio::time::timeout(SOON, campaign).await.expect("the lease is free").expect("no panic");
+    assert!(elected.expect("elected").is_leader());
+}
+
+/// Two parts of a program have a `Semaphore` each.
+#[tokio::test]
+async fn semaphores_of_one_manager_share_no_permit() {
+    let manager = FakeCluster::new().manager();
+    let semaphore = || Semaphore::new(&manager, "uploads", 2, LeaseOptions::new()).expect("the options are valid");
+    let first = semaphore().acquire(Wait::No).await.expect("a permit is free");
+    let second = semaphore().acquire(Wait::No).await.expect("another permit is free");
+    assert!(second.token() > first.token(), "{second:?} after {first:?}");
 }
 
 #[tokio::test(start_paused = true)]

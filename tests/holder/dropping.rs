@@ -98,6 +98,21 @@ async fn dropped_hand_over_leaves_an_acquirable_lease() {
     }
 }
 
+/// The request is on its way when its caller leaves, and gets no answer.
+#[tokio::test(start_paused = true)]
+async fn dropped_hand_over_ends_no_later_grant() {
+    let world = World::start();
+    let lease = world.infinite();
+    lease.acquire(Wait::No).await.expect("it is free");
+    world.switch.set(Line::Cut);
+    let handed_over = tokio::time::timeout(Duration::from_millis(10), lease.hand_over(None)).await;
+    handed_over.expect_err("the request has no answer");
+    world.switch.set(Line::Up);
+    let token = lease.acquire(Wait::No).await.expect("this holder has it");
+    tokio::time::sleep(LONG).await;
+    assert_eq!((lease.token(), lease.check().await), (Some(token), Ok(true)));
+}
+
 /// The cluster has handed the lease over.
 #[tokio::test(start_paused = true)]
 async fn hand_over_without_an_answer_ends_the_hold() {

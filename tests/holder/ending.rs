@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::client::{AcquireOptions, LeaseOptions, Loss, Wait};
+use tenure::client::{AcquireOptions, HoldState, LeaseOptions, Loss, Wait};
 use tenure::testing::FakeCluster;
 
 use crate::link::{ClaimFate, Fate, Link, TTL, Withheld};
@@ -129,6 +129,19 @@ async fn dropped_guard_frees_a_grant_whose_deadline_passes_before_the_release() 
     let other = cluster.manager().lease("job").expect("a name");
     let acquired = tokio::time::timeout(LONG, other.acquire(Wait::UpTo(HOUR))).await;
     acquired.expect("the manager releases it").expect("it is free again");
+}
+
+/// The coordinator panics in one renewal.
+#[tokio::test(start_paused = true)]
+async fn panic_in_one_renewal_ends_no_lease() {
+    let link = Link::new();
+    let lease = link.lease();
+    lease.acquire(Wait::No).await.expect("it is free");
+    link.panics_at_next_renewal.store(true, Ordering::SeqCst);
+    link.cluster.clock().advance(TTL * 2 / 5);
+    until("the renewal fails", || matches!(lease.state(), HoldState::AtRisk { failures: 1, .. })).await;
+    link.cluster.clock().advance(TTL / 5);
+    until("the next one succeeds", || lease.remaining() > Some(TTL * 9 / 10)).await;
 }
 
 /// The lines of a log.

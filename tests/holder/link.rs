@@ -43,6 +43,7 @@ pub struct Link {
     pub empties_next: Arc<AtomicBool>,
     /// The next renewal does not reach the cluster.
     pub loses_next_renewal: Arc<AtomicBool>,
+    pub panics_at_next_renewal: Arc<AtomicBool>,
     /// What becomes of the next claims.
     pub failing_claims: Arc<Mutex<VecDeque<ClaimFate>>>,
 }
@@ -100,6 +101,7 @@ impl Link {
             lost_releases: Arc::default(),
             empties_next: Arc::default(),
             loses_next_renewal: Arc::default(),
+            panics_at_next_renewal: Arc::default(),
             failing_claims: Arc::default(),
         }
     }
@@ -189,6 +191,9 @@ impl Coordinator for Link {
     fn renew(&self, batch: RenewBatch, budget: RetryBudget) -> ResponseFuture<'_, Renewed> {
         Box::pin(async move {
             self.sent_renewals.lock().expect("no panic").push((batch.leases.len(), budget.total));
+            if self.panics_at_next_renewal.swap(false, Ordering::SeqCst) {
+                panic!("as the test says");
+            }
             if self.loses_next_renewal.swap(false, Ordering::SeqCst) {
                 return Err(CallError::Unavailable("the connection is refused".to_owned()));
             }

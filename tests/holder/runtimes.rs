@@ -1,7 +1,7 @@
 //! A manager that outlives a Tokio runtime: its keeper and its requests end with the runtime, and its leases do not.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::api::Acquire;
@@ -151,6 +151,40 @@ fn leases_of_the_next_runtime_are_renewed_and_told() {
         cluster.lose("late", Loss::Revoked);
         until("the loss is told", || losses.load(Ordering::SeqCst) == 1).await;
     });
+}
+
+/// A listener blocks its thread beyond the end of the first runtime.
+#[test]
+fn lease_is_renewed_in_the_next_runtime_while_a_listener_blocks() {
+    let first = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let (counted, blocked) = (calls.clone(), Mutex::new(blocked));
+    let blocks = move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let _ = blocked.lock().expect("no panic").recv();
+    };
+    lease.after_acquire(blocks).detach();
+    first.block_on(async {
+        lease.acquire(Wait::No).await.expect("it is free");
+        until("the listener runs", || calls.load(Ordering::SeqCst) == 1).await;
+    });
+    let tasks = first.handle().metrics();
+    first.shutdown_background();
+    let second = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let renewed = async {
+        until("only the listener runs", || tasks.num_alive_tasks() <= 1).await;
+        cluster.clock().advance(TTL * 2 / 5);
+        while lease.remaining() <= Some(TTL * 9 / 10) {
+            lease.acquire(Wait::No).await.expect("it is held");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let in_time = second.block_on(async { tokio::time::timeout(LONG, renewed).await });
+    drop(unblock);
+    in_time.expect("a task of the second runtime renews the lease");
 }
 
 /// The keeper ended with the runtime of the first acquire. The work has been polled, and waits for nothing that comes.

@@ -10,7 +10,7 @@ use tenure::testing::{FakeCluster, Line, ManualClock, Switch};
 
 use crate::acquiring::code;
 use crate::link::{Link, TTL, Withheld};
-use crate::world::{LONG, until};
+use crate::world::{LONG, until, wait_in_queue};
 
 /// A manager behind a switch.
 fn switched() -> (FakeCluster, Switch, LeaseManager) {
@@ -243,6 +243,21 @@ async fn shutdown_names_a_claim_for_the_longest_default_ttl() {
     tokio::time::sleep(LONG).await;
     link.cluster.clock().advance(Duration::from_secs(24 * 3600));
     assert_eq!(shut_down(&manager).await, ["job"]);
+}
+
+/// The caller of the shutdown has a time limit of its own.
+#[tokio::test(start_paused = true)]
+async fn dropped_shutdown_ends_the_waiting_acquires() {
+    let (cluster, switch, manager) = switched();
+    let lease = manager.lease("job").expect("a name");
+    cluster.mark_held_elsewhere("job");
+    let waiting = wait_in_queue(&cluster, &lease, LONG).await;
+    switch.set(Line::Cut);
+    let shut_down = tokio::time::timeout(Duration::from_millis(10), shut_down(&manager)).await;
+    shut_down.expect_err("the cluster does not confirm the end of the claim");
+    let ended = tokio::time::timeout(LONG, waiting).await.expect("the acquire ends").expect("no panic");
+    assert!(matches!(ended, Err(CallError::Unknown { .. })), "{ended:?}");
+    assert_eq!(lease.acquire(Wait::No).await, Err(CallError::ShutDown));
 }
 
 /// The time of the cluster stands still in an outage, and the clock of the manager goes on.

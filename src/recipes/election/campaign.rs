@@ -30,6 +30,8 @@ pub struct Election {
 pub(super) struct Candidate {
     pub manager: LeaseManager,
     pub lease: Lease,
+    /// The manager shares the options of a lease among its handles. So each claim sets those of its candidate.
+    lease_options: LeaseOptions,
     pub options: ElectionOptions,
     budget: Mutex<ElectionBudget>,
     /// Held by each campaign. A campaign that looked at the budget during another campaign would exceed it.
@@ -66,10 +68,11 @@ impl Election {
         check_refresh(options.refresh)?;
         view::established(&options.metadata, view::LONGEST_TOKEN)?;
         let lease_options: LeaseOptions = options.lease.clone().metadata(options.metadata.clone());
-        let lease = manager.lease_with(name, lease_options)?;
+        lease_options.check()?;
         let candidate = Candidate {
             manager: manager.clone(),
-            lease,
+            lease: manager.lease(name)?,
+            lease_options,
             options,
             budget: Mutex::default(),
             campaigning: tokio::sync::Mutex::default(),
@@ -113,6 +116,7 @@ impl Election {
                 () = candidate.wait_for_budget() => {}
             }
             candidate.candidacy.send_replace(Candidacy::Waiting);
+            candidate.manager.lease_with(self.name(), candidate.lease_options.clone())?;
             match candidate.lease.guard(Wait::UpTo(QUEUE_WAIT)).await {
                 Ok(guard) => return Ok(self.elected(guard)),
                 Err(error) if !candidate.is_retryable(&error) => return Err(error),

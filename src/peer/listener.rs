@@ -154,7 +154,7 @@ async fn answer_caller<R: Service, N: Service>(
     };
     let calls = TaskTracker::new();
     let reads = calls.token();
-    if matches!(lane, Lane::Request | Lane::Urgent) {
+    if lane != Lane::Control {
         latest.replace(from, lane, &stop, &calls).await;
     }
     let (reader, writer) = stream.into_split();
@@ -195,11 +195,12 @@ async fn answer_caller<R: Service, N: Service>(
     read.map(Ok)
 }
 
-/// The latest connection of each node on the lanes of client requests.
+/// The latest connection of each node on each lane except [`Lane::Control`].
 ///
 /// A node that opens another connection has given up the requests on the one before, and may send them again. So a
 /// connection serves nothing before the earlier one has ended: a request that the kernel still holds there is not
-/// carried out after its repetition.
+/// carried out after its repetition. On a lane in order, a connection does not notice its end while a call waits for the
+/// disk, and a late part of a snapshot would disturb the next transfer.
 #[derive(Default)]
 struct LatestConnections(Mutex<HashMap<(NodeId, Lane), LatestConnection>>);
 

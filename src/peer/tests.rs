@@ -297,19 +297,46 @@ impl Service for Running {
 async fn newer_connection_ends_the_requests_of_the_one_before() {
     let running = Running::default();
     let (_, address, stop, served) = start_tcp(running.clone()).await;
-    let request = |id, body: &'static str| Frame { kind: FrameKind::Node, id, body: body.into() };
     for lane in [Lane::Request, Lane::Urgent] {
         let mut earlier = connect(&address, lane).await.expect("a connection");
         for id in 0..200 {
-            frame::write(&mut earlier, &request(id, "runs")).await.expect("the connection is open");
+            let request = Frame { kind: FrameKind::Node, id, body: "runs".into() };
+            frame::write(&mut earlier, &request).await.expect("the connection is open");
         }
-        let mut later = connect(&address, lane).await.expect("a connection");
-        frame::write(&mut later, &request(0, "count")).await.expect("the connection is open");
-        let answer = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut later, lane.max_body())).await;
-        let answer = answer.expect("an answer in time").expect("readable").expect("the connection is open");
-        assert_eq!(answer.body, "0", "{lane:?}: requests of the earlier connection still run");
-        let end = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut earlier, lane.max_body())).await;
-        assert!(!matches!(end.expect("it ends"), Ok(Some(_))), "{lane:?}: the earlier connection is closed");
+        assert_next_connection_ends(earlier, &address, lane).await;
+    }
+    stop.cancel();
+    served.await.expect("no panic");
+}
+
+/// Opens another connection to a node that serves [`Running`].
+async fn assert_next_connection_ends(mut earlier: TcpStream, address: &str, lane: Lane) {
+    let mut later = connect(address, lane).await.expect("a connection");
+    let count = Frame { kind: FrameKind::Node, id: 0, body: "count".into() };
+    frame::write(&mut later, &count).await.expect("the connection is open");
+    let answer = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut later, lane.max_body())).await;
+    let answer = answer.expect("an answer in time").expect("readable").expect("the connection is open");
+    assert_eq!(answer.body, "0", "{lane:?}: requests of the earlier connection still run");
+    let end = tokio::time::timeout(HANG_TIMEOUT, frame::read(&mut earlier, lane.max_body())).await;
+    assert!(!matches!(end.expect("it ends"), Ok(Some(_))), "{lane:?}: the earlier connection is closed");
+}
+
+/// The disk of this node hangs during a call. The leader gives up the call and starts the transfer of a snapshot again.
+#[tokio::test]
+async fn newer_connection_ends_the_ordered_call_of_the_one_before() {
+    let running = Running::default();
+    let (_, address, stop, served) = start_tcp(running.clone()).await;
+    for lane in [Lane::Log, Lane::Snapshot] {
+        let mut earlier = connect(&address, lane).await.expect("a connection");
+        let request = Frame { kind: FrameKind::Node, id: 0, body: "runs".into() };
+        frame::write(&mut earlier, &request).await.expect("the connection is open");
+        let runs = async {
+            while Arc::strong_count(&running.0) < 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(HANG_TIMEOUT, runs).await.expect("the call runs");
+        assert_next_connection_ends(earlier, &address, lane).await;
     }
     stop.cancel();
     served.await.expect("no panic");

@@ -284,8 +284,17 @@ impl<S: Storage> RaftLogReader<TypeConfig> for Log<S> {
         Box::pin(pages.try_flatten())
     }
 
+    /// A purge can overtake the read. Any error here stops the node, so return no entries: openraft sends a heartbeat and
+    /// looks again at what the follower needs.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
-        self.read(start, end, MAX_APPEND_BYTES).await
+        let is_purged = |error: &io::Error| {
+            let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<StorageError>());
+            matches!(cause, Some(StorageError::Purged { .. }))
+        };
+        match self.read(start, end, MAX_APPEND_BYTES).await {
+            Err(error) if is_purged(&error) => Ok(Vec::new()),
+            read => read,
+        }
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<VoteOf<TypeConfig>>> {

@@ -362,6 +362,16 @@ mod snapshot_tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn transfer_defers_the_next_snapshot_for_10_minutes() {
+        let sending = OutgoingSnapshots::default();
+        let _transfer = sending.begin(7);
+        tokio::time::advance(Duration::from_secs(599)).await;
+        assert!(sending.defers_next());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!sending.defers_next());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn failed_transfers_defer_no_longer_than_one() {
         let sending = OutgoingSnapshots::default();
         for _ in 0..6 {

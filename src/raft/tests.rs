@@ -7,6 +7,8 @@ mod calls;
 #[cfg(feature = "testing")]
 mod joins;
 #[cfg(feature = "testing")]
+mod removals;
+#[cfg(feature = "testing")]
 mod snapshots;
 #[cfg(feature = "testing")]
 mod transfers;
@@ -280,6 +282,17 @@ async fn missing_committed_entry_is_an_error() {
     log.append([blank(9)], IOFlushed::noop()).await.expect("the callback reports the error later");
     log.append([blank(10)], IOFlushed::noop()).await.expect("the callback reports the error later");
     assert!(applied(&mut log, 10..11).await.is_err(), "the store rejected the entry");
+}
+
+/// openraft stops the node at an error of this read.
+#[tokio::test]
+async fn replication_reads_no_purged_entry_and_goes_on() {
+    let mut log = Log::new(1, MemoryStorage::new(SyncMode::default()));
+    log.append((0..9).map(blank), IOFlushed::noop()).await.expect("the append succeeds");
+    log.purge(log_id(Position { term: 1, index: 3 })).await.expect("the purge succeeds");
+    let purged = log.limited_get_log_entries(2, 9).await.expect("the log works");
+    assert!(purged.is_empty(), "{purged:?}");
+    assert_eq!(log.limited_get_log_entries(4, 6).await.expect("readable"), [blank(4), blank(5)]);
 }
 
 /// Runs all tasks that do not wait for the disk.

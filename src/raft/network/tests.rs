@@ -169,6 +169,40 @@ async fn end_of_a_snapshot_is_asked_for_until_it_is_installed() {
     }
 }
 
+/// The leader stops to lead, or removes the follower.
+#[tokio::test(start_paused = true)]
+async fn cancelled_send_of_a_snapshot_ends() {
+    let seen = Arc::default();
+    let transport = Recorder { announced: no_commits(), seen: Arc::clone(&seen), fate: Fate::Pending };
+    let storage = MemoryStorage::new(SyncMode::default());
+    let mut writer = storage.begin_snapshot().expect("the store works");
+    writer.push(b"snapshot").expect("the store works");
+    let manifest = writer.finish_blocking(Vec::new()).expect("the store works");
+    let sending = OutgoingSnapshots::default();
+    let network = Network {
+        transport,
+        storage: storage.clone(),
+        replica: Replica::new(Vec::new(), FeatureLevel::SUPPORTED),
+        announced: no_commits(),
+        sending: sending.clone(),
+        quorum: Arc::default(),
+        disk_timeout: Duration::from_secs(2),
+    };
+    let by = vote(VoteRecord { term: 7, candidate: Some(1), committed: true }, 1);
+    let snapshot =
+        Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Stored { store: storage, manifest } };
+    let cancel = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ReplicationClosed::new("the leader stops to lead")
+    };
+    let mut link = network.link(2, &PeerInfo::default(), Lane::Log);
+    let send = link.full_snapshot(by, snapshot, cancel, RPCOption::new(Duration::from_secs(120)));
+    let sent = tokio::time::timeout(Duration::from_secs(2), send).await.expect("it ends with the cancel");
+    assert!(matches!(sent, Err(StreamingError::Closed(_))), "{sent:?}");
+    assert_eq!(seen.lock().len(), 1, "the transfer began");
+    assert!(!sending.defers_next(), "the next snapshot may be taken");
+}
+
 /// Entries and snapshots are large. Heartbeats, votes and transfers must not wait behind them.
 #[tokio::test]
 async fn each_kind_of_message_has_its_lane() {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use openraft::async_runtime::watch::WatchReceiver;
+
 use crate::config::{LeaseSettings, RaftTimings};
 use crate::lease::{Batch, Command, Stamp};
 use crate::raft::{ChangeError, MembershipChange, PeerInfo, Proposal, TransferError};
@@ -73,6 +75,47 @@ async fn second_transfer_begins_after_the_end_of_the_first() {
     cluster.shutdown().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn former_leader_that_leads_again_reads_from_memory() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let next = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    tokio::time::sleep(TIMEOUT).await;
+    for (from, to) in [(leader, next), (next, leader)] {
+        cluster.node(from).transfer_leadership_to(to).await.expect("transferred");
+        assert_eq!(cluster.leader().await, to);
+        tokio::time::sleep(TIMEOUT).await;
+    }
+    let reads = async {
+        while !cluster.node(leader).raft().may_read_locally() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, reads).await.expect("only the term of a transfer has no local reads");
+    cluster.shutdown().await;
+}
+
+/// The dead voter has the lower id and lacks nothing.
+#[tokio::test(start_paused = true)]
+async fn leadership_goes_to_no_dead_voter() {
+    let mut cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let followers: Vec<_> = cluster.ids().filter(|id| *id != leader).collect();
+    tokio::time::sleep(TIMEOUT).await;
+    cluster.crash(followers[0]).await;
+    let raft = cluster.node(leader).raft();
+    tokio::time::sleep(2 * raft.timings.leadership_lease()).await;
+    let lacks_nothing = {
+        let metrics = raft.metrics.borrow_watched();
+        let matched = metrics.replication.as_ref().and_then(|progress| progress.get(&followers[0])?.as_ref());
+        matched.is_some_and(|matched| Some(matched.index) == metrics.last_log_index)
+    };
+    assert!(lacks_nothing, "control: the idle leader appends nothing");
+    // After a transfer to the dead voter, the other one takes over only when the leadership lease ends.
+    assert_eq!(raft.transfer_leadership(APPEND).await, Ok(followers[1]));
+    cluster.shutdown().await;
+}
+
 /// The caller decided on the change in the earlier term. Another leader may have changed the members since.
 #[tokio::test(start_paused = true)]
 async fn member_change_of_an_earlier_term_is_refused() {
@@ -111,5 +154,29 @@ async fn member_change_that_was_decided_before_another_is_refused() {
     assert!(!raft.current_membership().nodes.contains_key(&other), "a removed node stays removed");
     let control = raft.change_members(term, raft.membership_position(), update).await;
     assert_eq!((control, raft.current_membership().nodes.contains_key(&other)), (Ok(()), true), "control");
+    cluster.shutdown().await;
+}
+
+/// The leader also looks for a change that an earlier leader began, and completes it.
+#[tokio::test(start_paused = true)]
+async fn no_other_call_completes_a_change_that_runs() {
+    let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
+    let leader = cluster.leader().await;
+    let other = cluster.ids().find(|id| *id != leader).expect("three nodes");
+    let raft = cluster.node(leader).raft();
+    let (term, decided_at) = (cluster.node(leader).leadership().term, raft.membership_position());
+    let mut change = Box::pin(raft.change_members(term, decided_at, MembershipChange::Remove(other)));
+    // The call proposes the first entry here, and the second one when it is polled again.
+    assert!(futures_util::poll!(&mut change).is_pending());
+    let committed = async {
+        while raft.metrics.borrow_watched().committed_membership_config.membership().get_joint_config().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, committed).await.expect("the first entry is committed");
+    assert_eq!(raft.complete_change(term).await, Err(ChangeError::InProgress));
+    assert!(raft.current_membership().next_voters.is_some(), "another call made the second entry");
+    assert_eq!(change.await, Ok(()));
+    assert!(!cluster.node(leader).voters().contains(&other));
     cluster.shutdown().await;
 }

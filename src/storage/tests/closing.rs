@@ -26,6 +26,24 @@ fn closed_store_reopens_at_once() {
     assert_eq!((whole_log(&storage), storage.vote()), (entries(1, 0..20, 5_000), Some(vote(19))));
 }
 
+/// A program can keep a node that has stopped, and with it the store.
+#[cfg(target_os = "linux")]
+#[test]
+fn closed_store_keeps_no_segment_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().canonicalize().unwrap().join("log");
+    let open_segments = || {
+        let links = fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        links.filter(|link| link.starts_with(&log)).count()
+    };
+    let storage = open(dir.path());
+    wait(|done| storage.append(entries(1, 0..200, 100_000), done)).unwrap();
+    assert!(open_segments() >= 4, "control: {}", open_segments());
+    storage.close();
+    assert_eq!(open_segments(), 0);
+    drop(storage);
+}
+
 #[test]
 fn last_clone_closes_the_store_on_drop() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,6 +344,40 @@ fn reader_sees_no_gap_while_the_log_moves() {
         }
     }
     wait(|done| storage.save_vote(vote(1), done)).unwrap();
+    storage.close();
+    reading.join().unwrap();
+    assert!(reads.load(Ordering::SeqCst) > 10);
+}
+
+/// A sender reads the snapshot while the storage thread removes it.
+#[test]
+fn reader_of_a_snapshot_learns_its_replacement() {
+    let dir = tempfile::tempdir().unwrap();
+    let storage = open(dir.path());
+    write_snapshot(&storage, 200_000, 0);
+    let (reader, reads) = (storage.clone(), Arc::new(AtomicU64::new(0)));
+    let counted = reads.clone();
+    let reading = std::thread::spawn(move || {
+        loop {
+            let manifest = reader.snapshot().expect("the store has a snapshot");
+            for number in 0..manifest.chunks {
+                match reader.read_snapshot(manifest.id, number) {
+                    Ok(_) => {}
+                    Err(StorageError::SnapshotReplaced { .. }) => break,
+                    Err(StorageError::Closed) => return,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    for round in 1.. {
+        // On a busy machine, the reader needs more rounds.
+        if round >= 30 && (reads.load(Ordering::SeqCst) > 10 || reading.is_finished()) {
+            break;
+        }
+        write_snapshot(&storage, 200_000, round as u8);
+    }
     storage.close();
     reading.join().unwrap();
     assert!(reads.load(Ordering::SeqCst) > 10);

@@ -42,9 +42,9 @@ pub(super) fn not_withdrawn() -> CallError {
     CallError::Unknown { why, last: None }
 }
 
-/// The error of a claim whose Tokio runtime was shut down before the answer.
+/// The error of a claim or a hand-over whose Tokio runtime was shut down before the answer.
 pub(super) fn runtime_ended() -> CallError {
-    CallError::Unknown { why: "the runtime of the claim was shut down".to_owned(), last: None }
+    CallError::Unknown { why: "the runtime of the request was shut down".to_owned(), last: None }
 }
 
 /// The error for an answer without a standing, or with one that only newer versions know. It does not say whether the

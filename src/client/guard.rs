@@ -69,6 +69,10 @@ impl LeaseGuard {
     /// The same as [`Lease::release`]. After an error this process no longer holds the lease. The guard still excludes
     /// other guards, and `release` can be called again.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while the lease is held.
+    ///
     /// # Cancel safety
     ///
     /// The same as [`Lease::release`]. After dropping the future, the guard still excludes other guards.
@@ -110,6 +114,10 @@ impl LeaseGuard {
     /// # Errors
     ///
     /// The same as [`Lease::hand_over`].
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while the lease is held.
     ///
     /// # Cancel safety
     ///

@@ -36,7 +36,8 @@ pub(super) struct Hold {
     deadline: AtomicU64,
     /// Serializes acquires, releases and hand-overs.
     pub operation: tokio::sync::Mutex<()>,
-    /// A claim is in flight, perhaps for its whole wait in the queue, or its acquire pauses before the next attempt.
+    /// A claim is in flight, perhaps for its whole wait in the queue, or its acquire pauses before the next attempt or
+    /// waits for the first renewal.
     claiming: watch::Sender<bool>,
     /// Guards of one process exclude each other here: to the cluster they are one holder.
     pub exclusive: Arc<tokio::sync::Mutex<()>>,

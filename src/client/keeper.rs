@@ -86,14 +86,17 @@ async fn keep(shared: &Arc<ManagerInner>, work: &mut Work, end: impl Future<Outp
 fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &mut Work) -> Option<Duration> {
     let mut due: BTreeSet<HolderId> = BTreeSet::new();
     let (mut renewals, mut lost) = (Vec::new(), Vec::new());
-    let mut schedule = shared.schedule();
-    while let Some(hold) = schedule.next_due(now) {
-        match hold.next_action(now, late) {
+    let next_due = || shared.schedule().next_due(now);
+    while let Some(hold) = next_due() {
+        // It calls the program's progress check, which may use the manager. So this task holds no lock meanwhile.
+        let action = hold.next_action(now, late);
+        let mut schedule = shared.schedule();
+        match action {
             KeeperAction::Nothing => {
                 schedule.forget_if_ended(&hold);
                 lost.push(hold);
             }
-            KeeperAction::CheckAt(at) => schedule.insert(at, &hold),
+            KeeperAction::CheckAt(at) => schedule.insert_unless_scheduled(at, &hold),
             KeeperAction::Renew { token, ttl } => {
                 due.insert(hold.holder.clone());
                 schedule_deadline_check(&mut schedule, &hold, now, late);
@@ -102,18 +105,17 @@ fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &m
         }
     }
     if !due.is_empty() {
-        let early = schedule.held().filter(|hold| due.contains(&hold.holder) && hold.can_renew_early(now));
-        let early: Vec<Arc<Hold>> = early.cloned().collect();
+        let is_early = |hold: &&Arc<Hold>| due.contains(&hold.holder) && hold.can_renew_early(now);
+        let early: Vec<Arc<Hold>> = shared.schedule().held().filter(is_early).cloned().collect();
         for hold in early {
             hold.renew_now(now);
             if let KeeperAction::Renew { token, ttl } = hold.next_action(now, late) {
-                schedule_deadline_check(&mut schedule, &hold, now, late);
+                schedule_deadline_check(&mut shared.schedule(), &hold, now, late);
                 renewals.push((hold, token, ttl));
             }
         }
     }
-    let next = schedule.first();
-    drop(schedule);
+    let next = shared.schedule().first();
     lost.iter().for_each(|hold| shared.keep_unreleased(hold));
     for holder in due {
         let (mine, rest) = renewals.into_iter().partition(|(hold, ..)| hold.holder == holder);

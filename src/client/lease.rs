@@ -57,7 +57,7 @@ impl Lease {
     ///
     /// # Panics
     ///
-    /// The first acquire of a manager panics outside a Tokio runtime.
+    /// The call panics outside a Tokio runtime.
     ///
     /// # Cancel safety
     ///
@@ -74,7 +74,11 @@ impl Lease {
     /// # Errors
     ///
     /// The same as [`acquire`](Lease::acquire). The code is also `held` if another guard of this manager has the lease
-    /// during the whole wait. A shutdown of the manager ends the wait.
+    /// during the whole wait and at each retry. A shutdown of the manager ends the wait.
+    ///
+    /// # Panics
+    ///
+    /// The same as [`acquire`](Lease::acquire).
     ///
     /// # Cancel safety
     ///
@@ -82,21 +86,16 @@ impl Lease {
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
         // The keeper ends with its runtime. The next one runs the release that returns the permit of an earlier guard.
         self.owner.ensure_running();
-        let options = options.into();
+        let mut options: AcquireOptions = options.into();
         let begun = self.now();
         let wait = options.wait_for(&self.hold.options())?;
-        let permit = match self.hold.exclusive.clone().try_lock_owned() {
-            Ok(permit) => permit,
-            Err(_) => tokio::select! {
-                biased;
-                () = self.owner.shared.closing.cancelled() => return Err(CallError::ShutDown),
-                waited = tokio::time::timeout(wait, self.hold.exclusive.clone().lock_owned()) => {
-                    waited.map_err(|_| refused(Code::Held, "another guard of this process has the lease"))?
-                }
-            },
+        let left = || wait.saturating_sub(self.now().saturating_sub(begun));
+        let exclusive = || self.hold.exclusive.clone().lock_owned();
+        let locked = operations::lock_with_retries(&self.owner.shared, &mut options, left, exclusive).await?;
+        let Some((permit, _)) = locked else {
+            return Err(refused(Code::Held, "another guard of this process has the lease"));
         };
-        let left = wait.saturating_sub(self.now().saturating_sub(begun));
-        let token = self.acquire(options.wait(super::Wait::UpTo(left))).await?;
+        let token = self.acquire(options.wait(super::Wait::UpTo(left()))).await?;
         Ok(LeaseGuard::new(self.clone(), token, permit))
     }
 
@@ -115,6 +114,10 @@ impl Lease {
     /// - Unknown or unavailable: the cluster may still count the lease as held. Release it again; otherwise it expires
     ///   by its ttl. A claim whose Tokio runtime was shut down before the answer stays unknown for its wait and its ttl,
     ///   unless a read shows it. A later acquire that succeeds ends that.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while the lease is held.
     ///
     /// # Cancel safety
     ///
@@ -160,6 +163,10 @@ impl Lease {
     ///   expires by its ttl.
     /// - Another refusal, such as `no_such_waiter`, or unavailable: this handle holds the lease as before.
     /// - Unknown: another holder may have the lease. This handle no longer holds it.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while the lease is held.
     ///
     /// # Cancel safety
     ///

@@ -95,6 +95,10 @@ impl LeaseManager {
     ///
     /// The same as [`Lease::acquire`], without the refusals that return `None`.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
     /// # Cancel safety
     ///
     /// The same as [`Lease::acquire`].
@@ -115,6 +119,10 @@ impl LeaseManager {
     ///
     /// The same as [`Lease::with`].
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
     /// # Cancel safety
     ///
     /// The same as [`Lease::with`].
@@ -126,6 +134,10 @@ impl LeaseManager {
     }
 
     /// Releases all held leases concurrently. Returns the leases whose release failed, with the errors.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while a lease is held.
     ///
     /// # Cancel safety
     ///
@@ -149,6 +161,10 @@ impl LeaseManager {
     /// A waiting acquire returns [`ShutDown`](CallError::ShutDown) after the cluster has confirmed that it left the
     /// queue. Without that confirmation the acquire returns [`Unknown`](CallError::Unknown). Each later acquire returns
     /// `ShutDown`.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while a lease is held.
     ///
     /// # Cancel safety
     ///

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::claims::{RESOLVE_INTERVAL, SentClaim, shows_claim};
-use super::error::{not_withdrawn, refused, unknown_standing};
+use super::error::{not_withdrawn, refused, runtime_ended, unknown_standing};
 use super::hold::{Hold, Unreleased};
 use super::shared::{KeeperCommand, ManagerInner, ReleaseInProgress, UnreleasedGrant};
 use super::{AcquireOptions, CallError, Coordinator, LeaseOptions, Loss, RetryBudget, metrics};
@@ -25,21 +25,18 @@ const WITHDRAW_AFTER: Duration = Duration::from_millis(250);
 pub(super) async fn acquire(
     shared: &Arc<ManagerInner>,
     hold: &Arc<Hold>,
-    options: AcquireOptions,
+    mut options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
     let wait = options.wait_for(&hold.options())?;
-    let (begun, asked) = (shared.now(), tokio::time::Instant::now());
-    let queued = tokio::select! {
-        biased;
-        () = shared.closing.cancelled() => return Err(CallError::ShutDown),
-        queued = tokio::time::timeout(wait + shared.options.operation_timeout, hold.operation.lock()) => queued,
-    };
-    let Ok(_operation) = queued else {
+    let (begun, operation_timeout) = (shared.now(), shared.options.operation_timeout);
+    let left = || wait.saturating_sub(shared.now().saturating_sub(begun));
+    let limit = || left() + operation_timeout;
+    let locked = lock_with_retries(shared, &mut options, limit, || hold.operation.lock()).await?;
+    let Some((_operation, rest)) = locked else {
         return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
     };
     // The wait for that acquire is part of the time of the first attempt.
-    let late = asked.elapsed().saturating_sub(wait);
-    let mut limit = shared.options.operation_timeout.saturating_sub(late);
+    let mut limit = operation_timeout.min(rest);
     let (mut retries, mut unknown) = (options.retries, None);
     loop {
         if shared.closing.is_cancelled() {
@@ -48,8 +45,7 @@ pub(super) async fn acquire(
         if let Some(token) = hold.token(shared.now()) {
             return Ok(token);
         }
-        let left = wait.saturating_sub(shared.now().saturating_sub(begun));
-        let error = match claim(shared, hold, left, limit).await {
+        let error = match claim(shared, hold, left(), limit).await {
             Ok(token) => return Ok(token),
             Err(error) => error,
         };
@@ -67,19 +63,45 @@ pub(super) async fn acquire(
             });
         }
         retries -= 1;
-        limit = shared.options.operation_timeout;
+        limit = operation_timeout;
         if let CallError::Unknown { .. } = error {
             unknown = Some(error);
         }
         // The caller may leave during the pause, after an attempt that was granted.
         let unresolved = unknown.is_some().then(|| UnresolvedAttempt { shared, hold });
-        // An earlier attempt may have been granted: then `release` waits for the end of this acquire.
-        let _claiming = unresolved.is_none().then(|| hold.begin_claim());
+        let _claiming = hold.begin_claim();
         tokio::select! {
             () = shared.closing.cancelled() => {}
             () = tokio::time::sleep(options.retry_delay) => {}
         }
         std::mem::forget(unresolved);
+    }
+}
+
+/// Takes a lock that another part of this process can have: within `limit`, and again after each retry of `options`.
+/// Returns the lock with the rest of the limit, or `None` after the last retry.
+pub(super) async fn lock_with_retries<L, F: Future<Output = L>>(
+    shared: &ManagerInner,
+    options: &mut AcquireOptions,
+    limit: impl Fn() -> Duration,
+    lock: impl Fn() -> F,
+) -> Result<Option<(L, Duration)>, CallError> {
+    loop {
+        let (asked, limit) = (tokio::time::Instant::now(), limit());
+        let locked = tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => return Err(CallError::ShutDown),
+            locked = tokio::time::timeout(limit, lock()) => locked,
+        };
+        match locked {
+            Ok(locked) => return Ok(Some((locked, limit.saturating_sub(asked.elapsed())))),
+            Err(_) if options.retries == 0 => return Ok(None),
+            Err(_) => options.retries -= 1,
+        }
+        tokio::select! {
+            () = shared.closing.cancelled() => {}
+            () = tokio::time::sleep(options.retry_delay) => {}
+        }
     }
 }
 
@@ -129,7 +151,13 @@ async fn claim(
     let mut pending = AmbiguousClaim { shared, hold, wait, claim: Some(claim), is_resolved: false };
     drop(in_flight);
     let granted = match pending.answer().await {
-        Some(Ok(lease)) => confirm(shared, hold, lease, sent).await,
+        Some(Ok(lease)) => match confirm(shared, hold, lease, sent).await {
+            // The shutdown releases the grant: it is not held here yet.
+            Err(_) if shared.closing.is_cancelled() => {
+                return Err(pending.resolved(ended_by_shutdown(shared, hold).await));
+            }
+            confirmed => confirmed,
+        },
         Some(Err(error)) => Err(error),
         None => return Err(pending.resolved(ended_by_shutdown(shared, hold).await)),
     };
@@ -184,6 +212,7 @@ async fn confirm(
     }
     let item = RenewItem::new(hold.name.clone(), lease.token);
     let batch = RenewBatch::new(hold.holder.clone(), vec![item]);
+    let _claiming = hold.begin_claim();
     let sent = shared.now();
     let renewed = shared.coordinator.renew(batch, RetryBudget::within(shared.options.operation_timeout)).await;
     // After any error here the grant may still be in force.
@@ -346,7 +375,10 @@ pub(super) async fn hand_over(
     // the hand-over.
     let sent = send_hand_over(shared.clone(), hold.clone(), Unreleased { token, ttl }, to);
     let task = AbortOnDropHandle::new(tokio::spawn(trace::in_current(sent)));
-    let answer = task.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    let answer = task.await.or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Err(runtime_ended()),
+    })?;
     std::mem::forget(unreleased);
     answer
 }

@@ -172,8 +172,8 @@ impl LeaseOptions {
     /// A progress check. The manager renews the lease only while `progress` returns `true`, so that stuck work does not
     /// hold the lease forever. Default: always `true`.
     ///
-    /// `progress` must not block, because it runs in the task that renews the leases. A panic counts as `false`. An
-    /// infinite lease ignores the check.
+    /// `progress` must not block, because it runs in the task that renews the leases. It may use its lease. A panic
+    /// counts as `false`. An infinite lease ignores the check.
     pub fn renew_while(self, progress: impl Fn() -> bool + Send + Sync + 'static) -> LeaseOptions {
         LeaseOptions { renew_while: Some(Arc::new(progress)), ..self }
     }

@@ -228,6 +228,16 @@ impl RenewalSchedule {
         self.by_time.insert((at, key));
     }
 
+    /// Schedules the next check of a lease that [`next_due`](Self::next_due) returned. A check that was scheduled since
+    /// then stays.
+    pub fn insert_unless_scheduled(&mut self, at: Duration, hold: &Arc<Hold>) {
+        let key = (hold.name.clone(), hold.holder.clone());
+        let before = self.held.get(&key).map(|(at, _)| *at);
+        if before.is_none_or(|before| !self.by_time.contains(&(before, key))) {
+            self.insert(at, hold);
+        }
+    }
+
     /// Takes the next lease whose check is due by `now`.
     pub fn next_due(&mut self, now: Duration) -> Option<Arc<Hold>> {
         if self.by_time.first()?.0 > now {

@@ -14,6 +14,10 @@ impl Lease {
     /// - [`NotAcquired`](WithError::NotAcquired): the lease was not acquired, and the work did not start.
     /// - [`Lost`](WithError::Lost): the lease was lost, and the work was dropped before its end.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops the work and releases the lease in the background.

@@ -152,6 +152,10 @@ impl Gate {
     ///
     /// The gate has refused the token.
     ///
+    /// # Panics
+    ///
+    /// The same as [`Gate::admit`].
+    ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the caller is not inside. The mark may have risen to its token.

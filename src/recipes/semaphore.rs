@@ -104,6 +104,10 @@ impl Semaphore {
     ///   `held` or `wait_timeout` if no permit was free in time. After [`Unknown`](CallError::Unknown), the manager
     ///   tries to release a granted permit in the background. Without an answer, the permit expires by its ttl.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future abandons the claim. The manager then withdraws it from the queue, and releases the permit if
@@ -215,6 +219,10 @@ impl Permit {
     ///
     /// The reason of the loss, if the permit is lost before `work` completes.
     ///
+    /// # Panics
+    ///
+    /// The future panics in a Tokio runtime without timers.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work`. The permit stays held.
@@ -228,6 +236,10 @@ impl Permit {
     ///
     /// The same as [`Lease::release`](crate::client::Lease::release). After an error this process no longer holds the
     /// permit. Call `release` again to retry.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while the permit is held.
     ///
     /// # Cancel safety
     ///

@@ -143,7 +143,8 @@ impl FakeCluster {
     }
 
     /// Ends the effect of [`mark_held_elsewhere`](Self::mark_held_elsewhere), [`refuse`](Self::refuse) and
-    /// [`unknown`](Self::unknown). If no manager holds the lease, the next acquire is granted.
+    /// [`unknown`](Self::unknown). If no manager holds the lease or waits for it, and no lock delay runs, the next
+    /// acquire is granted.
     pub fn mark_free(&self, name: &str) {
         let name = valid(name);
         self.state().faults.remove(&name);

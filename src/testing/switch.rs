@@ -134,13 +134,88 @@ struct SwitchedEvents {
 impl Events for SwitchedEvents {
     fn next(&mut self) -> ResponseFuture<'_, Event> {
         Box::pin(async {
-            // The wait fails only if the switch is gone. Then the state stays unchanged.
-            let _ = self.line.wait_for(|line| *line == Line::Up).await;
-            self.events.next().await
+            loop {
+                // A wait fails only if the switch is gone. Then the state stays unchanged.
+                if self.line.wait_for(|line| *line == Line::Up).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                tokio::select! {
+                    biased;
+                    Ok(_) = self.line.wait_for(|line| *line != Line::Up) => {}
+                    event = self.events.next() => return event,
+                }
+            }
         })
     }
 
     fn position(&self) -> Option<EventId> {
         self.events.position()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::client::{ManagerOptions, Wait};
+    use crate::testing::FakeCluster;
+
+    #[tokio::test(start_paused = true)]
+    async fn read_without_an_answer_is_unavailable() {
+        const TOTAL: Duration = Duration::from_secs(5);
+        for line in [Line::Cut, Line::Deaf] {
+            let cluster = FakeCluster::new();
+            let switch = Switch::new(cluster.clone());
+            let manager = cluster.manager_through(switch.clone(), ManagerOptions::new().operation_timeout(TOTAL));
+            let lease = manager.lease("job").expect("a name");
+            lease.acquire(Wait::No).await.expect("it is free");
+            switch.set(line);
+            let begun = Instant::now();
+            let checked = lease.check().await;
+            assert!(matches!(checked, Err(CallError::Unavailable(_))), "{line:?}: {checked:?}");
+            assert!(begun.elapsed() >= TOTAL, "{:?}", begun.elapsed());
+            let listed = switch.held(String::new(), RetryBudget::within(TOTAL)).await;
+            assert!(matches!(listed, Err(CallError::Unavailable(_))), "{line:?}: {listed:?}");
+            assert!(begun.elapsed() >= TOTAL * 2, "{:?}", begun.elapsed());
+            assert!(lease.is_held(), "a failed check changes nothing, {line:?}");
+        }
+    }
+
+    /// In real time: with a paused clock, a watch that polls without an end would stop the timeout.
+    #[tokio::test]
+    async fn events_of_a_cut_line_stay_away_after_the_end_of_the_switch() {
+        for line in [Line::Cut, Line::Deaf] {
+            let cluster = FakeCluster::new();
+            let switch = Switch::new(cluster.clone());
+            let mut watch = switch.watch(String::new(), None);
+            switch.set(line);
+            drop(switch);
+            let lease = cluster.manager().lease("job").expect("a name");
+            lease.acquire(Wait::No).await.expect("it is free");
+            let event = tokio::time::timeout(Duration::from_millis(50), watch.next()).await;
+            assert!(event.is_err(), "an event arrived, {line:?}: {event:?}");
+        }
+    }
+
+    /// The watch waits for an event when the line changes.
+    #[tokio::test(start_paused = true)]
+    async fn events_wait_until_the_line_is_up() {
+        const SECOND: Duration = Duration::from_secs(1);
+        for line in [Line::Cut, Line::Deaf] {
+            let cluster = FakeCluster::new();
+            let switch = Switch::new(cluster.clone());
+            let mut watch = switch.watch(String::new(), None);
+            let watching = tokio::spawn(async move { watch.next().await });
+            tokio::time::sleep(SECOND).await;
+            switch.set(line);
+            let lease = cluster.manager().lease("job").expect("a name");
+            let token = lease.acquire(Wait::No).await.expect("it is free");
+            tokio::time::sleep(SECOND).await;
+            assert!(!watching.is_finished(), "an event arrived, {line:?}");
+            switch.set(Line::Up);
+            let event = tokio::time::timeout(SECOND, watching).await.expect("the line is up").expect("no panic");
+            assert_eq!(event.map(|event| event.token), Ok(token), "{line:?}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tenure::client::{CallError, LeaseManager, ManagerOptions, Wait};
 use tenure::election::{Election, ElectionOptions};
 use tenure::lease::{Acquire, Command};
@@ -10,7 +11,7 @@ use tenure::node::{Local, Request, RequestError};
 use tenure::testing::TokioClock;
 use tokio::time::Instant;
 
-use super::{acquire, ask, held, start};
+use super::{acquire, ask, held, queue, start};
 
 /// A held lease delays the end of the shutdown.
 #[tokio::test(start_paused = true)]
@@ -34,6 +35,24 @@ async fn node_is_not_ready_from_the_start_of_its_shutdown() {
         assert_eq!(node.health().not_ready.as_deref(), Some("the node is shutting down"), "afterwards");
         cluster.shutdown().await;
     }
+}
+
+/// The shutdown first withdraws a waiting request, and its caller leaves before that is committed.
+#[tokio::test(start_paused = true)]
+async fn node_refuses_requests_after_a_dropped_shutdown() {
+    let cluster = start().await;
+    let leader = cluster.leader().await;
+    let node = cluster.node(leader);
+    held(node, acquire("job", "a", 60_000, None)).await;
+    let waits = node.clone();
+    let waiting = tokio::spawn(async move { ask(&waits, acquire("job", "b", 60_000, Some(60_000))).await });
+    while queue(node).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(node.shutdown().now_or_never().is_none(), "the request waits");
+    assert_eq!(ask(node, acquire("other", "c", 60_000, None)).await, Err(RequestError::ShuttingDown));
+    waiting.abort();
+    cluster.shutdown().await;
 }
 
 /// Clients of other nodes may still read, to confirm their releases.

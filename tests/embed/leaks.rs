@@ -163,6 +163,19 @@ fn dropped_runtime_stops_its_nodes() {
     });
 }
 
+/// Another runtime of the program keeps handles of the nodes.
+#[test]
+fn shutdown_returns_after_the_end_of_its_runtime() {
+    let (first, second) = (runtime(), runtime());
+    let plan = Plan::new(&[]);
+    let trio = first.block_on(plan.start());
+    drop(first);
+    for node in trio.nodes.iter().chain(&trio.nodes) {
+        let ended = second.block_on(async { tokio::time::timeout(SOON, node.shutdown()).await });
+        assert!(ended.is_ok(), "the shutdown of node {} hangs", node.id());
+    }
+}
+
 #[test]
 fn failed_or_dropped_start_leaves_nothing() {
     alone("leaks::failed_or_dropped_start_leaves_nothing", || {

@@ -121,3 +121,15 @@ async fn shard_waits_30_s_in_the_queue_at_a_time() {
     assert!(!waiting.is_finished());
     shards.stop().await;
 }
+
+/// Another part of the program sets other options for the lease before the claim.
+#[tokio::test(start_paused = true)]
+async fn shard_keeps_its_options_beside_another_handle() {
+    let manager = FakeCluster::new().manager();
+    let member = join(&manager, LONG_TTL).await;
+    let (shards, _) = keep(&member);
+    let lease = manager.lease_with("shard", LeaseOptions::new().ttl(LONG_TTL)).expect("valid options");
+    tokio::time::sleep(SECOND).await;
+    assert_eq!((shards.held().len(), lease.remaining()), (1, Some(Duration::MAX)), "its lease is infinite");
+    shards.stop().await;
+}

@@ -15,7 +15,7 @@ use tenure::types::{InvalidValue, Metadata};
 
 use crate::cluster::{LONG_TTL, NEVER, SOON, until};
 
-fn candidate(manager: &LeaseManager, options: ElectionOptions) -> Election {
+pub fn candidate(manager: &LeaseManager, options: ElectionOptions) -> Election {
     Election::new(manager, "leader", options).expect("the options are valid")
 }
 
@@ -332,6 +332,28 @@ async fn campaign_waits_while_a_resigned_leadership_exists() {
     assert!(elected.expect("elected").is_leader());
 }
 
+#[tokio::test(start_paused = true)]
+async fn candidate_waits_until_its_campaign_ends() {
+    let cluster = FakeCluster::new();
+    cluster.mark_held_elsewhere("leader");
+    let manager = cluster.manager();
+    let election = candidate(&manager, ElectionOptions::new());
+    let candidacy = || *election.candidacy().borrow();
+    assert_eq!(candidacy(), Candidacy::Idle);
+    let mut campaign = Box::pin(election.campaign());
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut campaign).await.is_err(), "another candidate leads");
+    assert_eq!(candidacy(), Candidacy::Waiting);
+    drop(campaign);
+    assert_eq!(candidacy(), Candidacy::Idle, "after a drop");
+    cluster.mark_free("leader");
+    let leadership = election.campaign().await.expect("elected");
+    assert_eq!(candidacy(), Candidacy::Idle, "after the election");
+    drop(leadership);
+    assert!(manager.shutdown().await.is_empty());
+    assert_eq!(election.campaign().await.map(drop), Err(CallError::ShutDown));
+    assert_eq!(candidacy(), Candidacy::Idle, "after the shutdown");
+}
+
 /// Two parts of a program have a `Semaphore` each.
 #[tokio::test]
 async fn semaphores_of_one_manager_share_no_permit() {
@@ -385,6 +407,24 @@ async fn dropped_group_ends_its_task() {
     assert!(tasks() > before);
     drop(group);
     until("the task ends", || tasks() == before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_group_has_ended_its_task() {
+    let manager = FakeCluster::new().manager();
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let group = Group::watch(&manager, "workers", NEVER).await.expect("an answer");
+    assert!(tasks() > before);
+    group.close().await;
+    assert_eq!(tasks(), before);
+    let options = MemberOptions::new("a").refresh(NEVER);
+    let member = Group::join(&manager, "workers", options).await.expect("the member joins");
+    // The tasks of the requests end.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let joined = tasks();
+    assert_eq!(member.leave().await, Ok(true));
+    assert!(tasks() < joined, "{} tasks of {joined}", tasks());
 }
 
 /// A lease of the group keeps its list of members.

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod election;
+mod fake_elections;
 mod fake_shards;
 mod faking;
 mod group;

@@ -9,7 +9,7 @@ use tenure::types::HolderId;
 use tokio::time::Instant;
 
 use crate::steady::safety;
-use crate::world::{LONG, OPERATION, TTL, World, over_both_transports, short, until};
+use crate::world::{LONG, OPERATION, TTL, World, over_both_transports, short, until, wait_in_queue};
 
 over_both_transports!(
     new_handle_acquires_nothing,
@@ -176,6 +176,26 @@ async fn acquire_behind_an_acquire_ends_within_its_timeout() {
         assert!(begun.elapsed() < OPERATION * 5 / 4, "{:?}", begun.elapsed());
     };
     tokio::join!(acquire(Duration::ZERO), acquire(OPERATION / 4));
+}
+
+/// The first acquire waits in the queue. The second one waits for it until the operation timeout, and then retries.
+#[tokio::test(start_paused = true)]
+async fn acquire_behind_an_acquire_is_retried() {
+    let cluster = FakeCluster::new();
+    let manager = cluster.manager_with(ManagerOptions::new().operation_timeout(OPERATION));
+    let lease = manager.lease("job").expect("a valid name");
+    cluster.mark_held_elsewhere("job");
+    let first = wait_in_queue(&cluster, &lease, LONG).await;
+    let second = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.acquire(AcquireOptions::new().retries(1, OPERATION)).await }
+    });
+    tokio::time::sleep(OPERATION * 3 / 2).await;
+    assert!(!second.is_finished() && !first.is_finished());
+    cluster.mark_free("job");
+    let token = first.await.expect("no panic").expect("the lease is free");
+    let ended = tokio::time::timeout(LONG, second).await.expect("the lease is held").expect("no panic");
+    assert_eq!(ended, Ok(token));
 }
 
 async fn wait_up_to_ends_after_its_duration(world: &World) {

@@ -7,7 +7,7 @@ use tenure::client::{Lease, LeaseOptions, Loss, ManagerOptions, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 
 use crate::acquiring::code;
-use crate::world::{LONG, is_waiting, wait_in_queue};
+use crate::world::{LONG, is_waiting, until, wait_in_queue};
 
 const DELAY: Duration = Duration::from_secs(20);
 
@@ -65,6 +65,19 @@ async fn lease_in_its_lock_delay_is_held_elsewhere_after_it() {
     assert_eq!(refusal(&lease).await, Some(Code::Held));
     cluster.mark_free("job");
     lease.acquire(Wait::No).await.expect("it is free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lease_whose_acquires_are_refused_is_renewed_and_released() {
+    let cluster = FakeCluster::new();
+    let lease = lease(&cluster, LeaseOptions::new().ttl(DELAY * 3));
+    lease.acquire(Wait::No).await.expect("it is free");
+    cluster.refuse("job", Code::QueueFull);
+    let whole = lease.remaining();
+    cluster.clock().advance(DELAY * 6 / 5);
+    until("it is renewed", || lease.remaining() >= whole).await;
+    assert_eq!(lease.release().await, Ok(true));
+    assert_eq!(refusal(&lease).await, Some(Code::QueueFull));
 }
 
 #[tokio::test]

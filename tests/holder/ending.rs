@@ -101,21 +101,42 @@ fn background_release_ends_no_later_grant() {
     }
 }
 
-/// No node has served the first attempt.
+/// No node has served the first attempt, or its outcome is unknown.
 #[tokio::test(start_paused = true)]
 async fn release_between_two_attempts_has_nothing_to_end() {
+    for first in [ClaimFate::NotSent, ClaimFate::AnswerLost] {
+        let link = Link::new();
+        let lease = link.lease();
+        link.failing_claims.lock().expect("plain").push_back(first);
+        let acquiring = tokio::spawn({
+            let lease = lease.clone();
+            async move { lease.acquire(AcquireOptions::from(Wait::No).retries(1, HOUR)).await }
+        });
+        until("the first attempt is made", || link.claims.load(Ordering::SeqCst) == 1).await;
+        let asked = async { (lease.release().await, lease.hand_over(None).await) };
+        let ended = tokio::time::timeout(LONG, asked).await.expect("they do not wait for the acquire");
+        assert_eq!(ended, (Ok(false), Ok(false)), "{first:?}");
+        acquiring.await.expect("no panic").expect("the second attempt is granted");
+    }
+}
+
+/// The answer to the claim came late, so the manager renews the grant before it counts the lease as held.
+#[tokio::test(start_paused = true)]
+async fn release_during_the_first_renewal_has_nothing_to_end() {
     let link = Link::new();
     let lease = link.lease();
-    link.failing_claims.lock().expect("plain").push_back(ClaimFate::NotSent);
+    link.delay_next(TTL / 3 + Duration::from_millis(1));
+    link.withheld.send_replace(Withheld { renewal_requests: true, ..Withheld::default() });
     let acquiring = tokio::spawn({
         let lease = lease.clone();
-        async move { lease.acquire(AcquireOptions::from(Wait::No).retries(1, HOUR)).await }
+        async move { lease.acquire(Wait::No).await }
     });
-    until("the first attempt is made", || link.claims.load(Ordering::SeqCst) == 1).await;
-    let asked = async { (lease.release().await, lease.hand_over(None).await) };
-    let ended = tokio::time::timeout(LONG, asked).await.expect("they do not wait for the acquire");
-    assert_eq!(ended, (Ok(false), Ok(false)));
-    acquiring.await.expect("no panic").expect("the second attempt is granted");
+    until("the renewal is sent", || !link.sent_renewals.lock().expect("plain").is_empty()).await;
+    let released = tokio::time::timeout(LONG, lease.release()).await.expect("it does not wait for the acquire");
+    assert_eq!(released, Ok(false));
+    link.withheld.send_replace(Withheld::default());
+    acquiring.await.expect("no panic").expect("the lease is renewed");
+    assert!(lease.is_held());
 }
 
 /// The keeper sees the deadline before it runs the release that the guard has requested.

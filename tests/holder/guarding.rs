@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::api::Code;
-use tenure::client::{CallError, LeaseOptions, Loss, ManagerOptions, Wait, WithError};
+use tenure::client::{AcquireOptions, CallError, LeaseOptions, Loss, ManagerOptions, Wait, WithError};
 use tenure::testing::{FakeCluster, ManualClock};
+use tokio::time::Instant;
 
 use crate::acquiring::code;
 use crate::steady::safety;
@@ -183,6 +184,26 @@ async fn wait_for_a_guard_and_in_the_queue_is_one_wait() {
     cluster.clock().advance(Duration::from_millis(200));
     let ended = tokio::time::timeout(OPERATION, next).await.expect("the wait is over").expect("no panic");
     assert_eq!(code(&ended.expect_err("another holder has the lease")), Some(Code::WaitTimeout));
+}
+
+/// The first guard ends between the first and the second retry.
+#[tokio::test(start_paused = true)]
+async fn guard_is_retried_behind_another_guard() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let lease = FakeCluster::new().manager().lease("job").expect("a valid name");
+    let first = lease.guard(Wait::No).await.expect("the lease is free");
+    let (begun, retried) = (Instant::now(), AcquireOptions::new().retries(3, SECOND));
+    let refused = lease.guard(retried).await.map(drop).expect_err("the first guard exists");
+    assert_eq!(code(&refused), Some(Code::Held));
+    assert!((SECOND * 3..SECOND * 4).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let next = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.guard(retried).await.map(drop) }
+    });
+    tokio::time::sleep(SECOND * 3 / 2).await;
+    assert_eq!(first.release().await, Ok(true));
+    let ended = tokio::time::timeout(LONG, next).await.expect("the lease is free").expect("no panic");
+    assert_eq!(ended, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tenure::api::Code;
 use tenure::client::{CallError, HoldState, Lease, Loss, Wait};
+use tenure::election::{Election, ElectionOptions, ResignError};
 
 use tokio::sync::watch;
 
@@ -53,6 +54,30 @@ async fn work_pauses_during_a_hand_over_and_goes_on_after_a_refusal() {
     until("the work goes on", || steps.load(Ordering::SeqCst) > before).await;
     assert!(guard.is_held() && !work.is_finished());
     work.abort();
+}
+
+/// The leadership is paused until the answer to the first hand-over, which is refused.
+#[tokio::test(start_paused = true)]
+async fn leader_hands_over_after_a_refused_hand_over() {
+    let link = Link::new();
+    let election = Election::new(&link.manager(), "job", ElectionOptions::new().ttl(TTL)).expect("valid options");
+    let leadership = election.campaign().await.expect("elected");
+    link.withheld.send_replace(withheld());
+    let first = leadership.hand_over(None);
+    let second = async {
+        until("the request is sent", || !leadership.is_leader()).await;
+        let mut second = std::pin::pin!(leadership.hand_over(None));
+        let early = tokio::time::timeout(LONG, &mut second).await;
+        assert!(early.is_err(), "before the answer to the first hand-over: {early:?}");
+        link.withheld.send_replace(Withheld::default());
+        second.await
+    };
+    let (first, second) = tokio::join!(first, second);
+    for refused in [first, second] {
+        let is_refused = matches!(&refused, Err(ResignError::Call(error)) if is_no_such_waiter(error));
+        assert!(is_refused, "the queue is empty: {refused:?}");
+    }
+    assert!(leadership.is_leader());
 }
 
 /// The work asks for a release, which waits for the end of the hand-over.

@@ -45,6 +45,23 @@ async fn grant_whose_first_renewal_fails_is_unknown() {
     link.lease().acquire(Wait::No).await.expect("it was released");
 }
 
+/// The shutdown releases the grant meanwhile, so the cluster refuses the renewal.
+#[tokio::test]
+async fn shutdown_during_the_first_renewal_ends_the_acquire() {
+    let link = Link::new();
+    let manager = link.manager();
+    let lease = manager.lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a valid name");
+    link.delay_next(TTL / 3 + Duration::from_millis(1));
+    link.withheld.send_replace(Withheld { renewal_requests: true, ..Withheld::default() });
+    let acquiring = tokio::spawn(async move { lease.acquire(Wait::No).await });
+    until("the renewal is sent", || !link.sent_renewals.lock().expect("no panic").is_empty()).await;
+    let failed = tokio::time::timeout(LONG, manager.shutdown()).await.expect("the shutdown ends");
+    assert_eq!(failed, [], "the grant is released");
+    link.withheld.send_replace(Withheld::default());
+    let ended = tokio::time::timeout(LONG, acquiring).await.expect("the renewal is answered").expect("no panic");
+    assert_eq!(ended, Err(CallError::ShutDown));
+}
+
 #[tokio::test]
 async fn grant_older_than_its_ttl_is_refused_as_lost() {
     let link = Link::new();

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tenure::api::Acquire;
-use tenure::client::{Coordinator, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
+use tenure::client::{CallError, Coordinator, Lease, LeaseOptions, Loss, ManagerOptions, RetryBudget, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
@@ -130,6 +131,23 @@ fn renewal_of_a_runtime_that_ended_is_sent_again() {
             until("it is renewed", is_renewed).await;
         });
     }
+}
+
+/// A task of the ended runtime should have sent the request.
+#[test]
+fn hand_over_of_a_runtime_that_ended_is_unknown() {
+    let (main, brief) = (runtime(), runtime());
+    let lease = FakeCluster::new().manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+    main.block_on(lease.acquire(Wait::No)).expect("it is free");
+    let mut handing_over = Box::pin(lease.hand_over(None));
+    let entered = brief.enter();
+    assert!(handing_over.as_mut().now_or_never().is_none(), "the task has not run");
+    drop(entered);
+    drop(brief);
+    let unknown = main.block_on(handing_over);
+    assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+    assert!(!lease.is_held());
+    assert_eq!(main.block_on(lease.release()), Ok(true));
 }
 
 #[test]

@@ -77,6 +77,28 @@ async fn work_has_30_s_to_end_by_default() {
     assert_eq!((code(&refused), begun.elapsed().as_secs()), (Some(Code::NotDrained), 30));
 }
 
+/// The work of each lease takes some time to end.
+#[tokio::test(start_paused = true)]
+async fn leases_are_released_concurrently() {
+    const WORK: Duration = Duration::from_secs(10);
+    for shuts_down in [true, false] {
+        let manager = FakeCluster::new().manager();
+        let mut leases = Vec::new();
+        for name in ["one", "two", "three"] {
+            let lease = manager.lease_with(name, LeaseOptions::new().infinite()).expect("valid options");
+            lease.before_release(|| tokio::time::sleep(WORK)).detach();
+            lease.acquire(Wait::No).await.expect("it is free");
+            leases.push(lease);
+        }
+        let begun = tokio::time::Instant::now();
+        let failed = if shuts_down { manager.shutdown().await } else { manager.release_all().await };
+        assert_eq!(failed, [], "shutdown: {shuts_down}");
+        let took = begun.elapsed();
+        assert!((WORK..WORK * 2).contains(&took), "{took:?} for three leases, shutdown: {shuts_down}");
+        assert!(leases.iter().all(|lease| !lease.is_held()), "shutdown: {shuts_down}");
+    }
+}
+
 /// The cluster has no record of the grant any more.
 #[tokio::test(start_paused = true)]
 async fn undrained_lease_that_the_cluster_forgot_is_over() {

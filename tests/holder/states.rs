@@ -9,7 +9,8 @@ use tenure::client::{Coordinator, HoldState, LeaseManager, LeaseOptions, Loss, M
 use tenure::testing::{FakeCluster, ManualClock};
 
 use crate::link::{TTL, USABLE};
-use crate::world::{until, wait_in_queue};
+use crate::runtimes::runtime;
+use crate::world::{LONG, until, wait_in_queue};
 
 #[tokio::test]
 async fn check_learns_of_a_hand_over() {
@@ -60,4 +61,27 @@ async fn states_show_the_time_that_was_left_at_their_beginning() {
     cluster.clock().advance(passed);
     until("renewals stop", || matches!(lease.state(), HoldState::Ending { .. })).await;
     assert_eq!(lease.state(), HoldState::Ending { token, left: USABLE - passed, why: Loss::Stalled });
+}
+
+/// A manager that held a lock during the check would wait for itself, so the program runs in its own thread.
+#[test]
+fn progress_check_may_end_its_lease() {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let cluster = FakeCluster::new();
+        let ends = cluster.clone();
+        let options = LeaseOptions::new().ttl(TTL).renew_while(move || {
+            ends.lose("job", Loss::Revoked);
+            true
+        });
+        let lease = cluster.manager().lease_with("job", options).expect("valid options");
+        runtime().block_on(async {
+            let token = lease.acquire(Wait::No).await.expect("it is free");
+            cluster.clock().advance(TTL * 2 / 5);
+            until("it is lost", || matches!(lease.state(), HoldState::Lost { .. })).await;
+            done.send((lease.state(), token)).expect("the test waits");
+        });
+    });
+    let (state, token) = ended.recv_timeout(LONG).expect("the manager goes on");
+    assert_eq!(state, HoldState::Lost { token, why: Loss::Revoked });
 }

@@ -13,7 +13,7 @@ use crate::remote::{ScriptedNode, event, holder, lease, name, problem, read_requ
 use crate::steady::{steady, strict};
 
 steady!(claim_leaves_a_node_without_power, watch_opens_at_the_next_node_when_a_refusal_has_no_end);
-strict!(idle_connections_end_before_a_node_closes_them);
+strict!(idle_connections_end_before_a_node_closes_them, broken_watch_resumes_for_a_caller_with_a_short_limit);
 
 /// An upper bound for waits. Only a hang exceeds it.
 const LONG: Duration = Duration::from_secs(20);
@@ -56,6 +56,22 @@ async fn watch_opens_at_the_next_node_when_a_refusal_has_no_end() {
     let mut watch = remote(&[&address, &node.address]).with_timeout(Duration::from_secs(2)).watch("", None);
     let next = tokio::time::timeout(LONG, watch.next()).await.expect("the watch goes on");
     assert_eq!(next.expect("the other node opens a stream").index, 5);
+}
+
+/// The limit is shorter than the pause before the next connection.
+async fn broken_watch_resumes_for_a_caller_with_a_short_limit() {
+    let node = ScriptedNode::start(vec![stream(event(5)), stream(event(7))]).await;
+    let mut watch = remote(&[&node.address]).watch("", None);
+    let resumed = async {
+        loop {
+            if let Ok(next) = tokio::time::timeout(Duration::from_millis(100), watch.next()).await
+                && next.expect("the node has an event").index == 7
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, resumed).await.expect("the watch connects again");
 }
 
 /// A node closes them after 60 s. A request at that moment would fail.

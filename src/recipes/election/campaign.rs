@@ -18,6 +18,9 @@ const QUEUE_WAIT: Duration = Duration::from_secs(60);
 /// Pause before another claim, after the cluster was unavailable or had no room.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// Interval between two checks of a used up budget. A suspend advances the clock of the manager, and no timer.
+const BUDGET_CHECK: Duration = Duration::from_millis(100);
+
 /// An election: its candidates campaign for the lease with its name.
 ///
 /// Cheap to clone; clones are the same candidate. Creating an `Election` sends no request. The cluster knows a
@@ -100,6 +103,10 @@ impl Election {
     /// - [`ShutDown`](CallError::ShutDown): the manager or its node is shut down.
     /// - [`Unknown`](CallError::Unknown): the manager was shut down, and this candidate may still be in the queue.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future ends the candidacy. The manager leaves the queue, and releases the lease if the cluster
@@ -164,12 +171,14 @@ impl Election {
 
 impl Candidate {
     async fn wait_for_budget(&self) {
-        loop {
+        let wait_time = || {
             let now = self.manager.clock().elapsed();
-            let held_back = self.budget.lock().expect(UNPOISONED).wait_time(self.options.budget, now);
-            let Some(left) = held_back else { return };
-            self.candidacy.send_replace(Candidacy::HeldBack { left });
-            tokio::time::sleep(left).await;
+            self.budget.lock().expect(UNPOISONED).wait_time(self.options.budget, now)
+        };
+        let Some(left) = wait_time() else { return };
+        self.candidacy.send_replace(Candidacy::HeldBack { left });
+        while let Some(left) = wait_time() {
+            tokio::time::sleep(left.min(BUDGET_CHECK)).await;
         }
     }
 

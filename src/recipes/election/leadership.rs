@@ -64,6 +64,10 @@ impl Leadership {
     ///
     /// The reason of the loss, if the leadership ends before `work` completes.
     ///
+    /// # Panics
+    ///
+    /// The future panics in a Tokio runtime without timers.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work`. The leadership stays in force.
@@ -94,6 +98,10 @@ impl Leadership {
     ///
     /// The leader is not published as established. After [`Lost`](EstablishError::Lost) this process is not the leader
     /// any more. After another error it is still the leader, and can try again or resign.
+    ///
+    /// # Panics
+    ///
+    /// The future panics in a Tokio runtime without timers.
     ///
     /// # Cancel safety
     ///
@@ -128,6 +136,10 @@ impl Leadership {
     /// - [`Call`](ResignError::Call): an error of [`Lease::release`]. This process is not the leader any more, and the
     ///   next leader may have to wait for the ttl. Call `resign` again to retry the release.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while this process is the leader.
+    ///
     /// # Cancel safety
     ///
     /// The same as [`Lease::release`].
@@ -144,6 +156,10 @@ impl Leadership {
     /// # Errors
     ///
     /// The same as [`Lease::release`](crate::client::Lease::release).
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while this process is the leader.
     ///
     /// # Cancel safety
     ///
@@ -165,6 +181,10 @@ impl Leadership {
     /// - [`Call`](ResignError::Call): an error of [`Lease::hand_over`], which says whether this process is still the
     ///   leader.
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while this process is the leader.
+    ///
     /// # Cancel safety
     ///
     /// The same as [`Lease::hand_over`].
@@ -172,10 +192,7 @@ impl Leadership {
     /// [`Lease::hand_over`]: crate::client::Lease::hand_over
     pub async fn hand_over(&self, to: Option<HolderId>) -> Result<bool, ResignError> {
         self.check_minimum_hold()?;
-        match self.is_leader() {
-            true => Ok(self.guard.hand_over(to).await?),
-            false => Ok(false),
-        }
+        Ok(self.guard.hand_over(to).await?)
     }
 
     fn check_minimum_hold(&self) -> Result<(), ResignError> {

@@ -106,6 +106,10 @@ impl Membership {
     ///
     /// The same as [`Group::join`].
     ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime after a loss.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future abandons the join. Call `rejoin` again.
@@ -123,6 +127,10 @@ impl Membership {
     /// # Errors
     ///
     /// The same as [`Lease::release`]. The other members may see this member until its ttl is over.
+    ///
+    /// # Panics
+    ///
+    /// The call panics outside a Tokio runtime while this process is a member.
     ///
     /// # Cancel safety
     ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::{Member, Placement};
-use crate::client::{CallError, Coordinator, HoldState, Lease, RetryBudget};
+use crate::client::{CallError, Coordinator, HoldState, Lease, LeaseOptions, RetryBudget};
 use crate::clock::Clock;
 use crate::types::HolderId;
 
@@ -143,6 +143,12 @@ impl Roster {
         let ready = members.iter().filter(|member| member.is_ready);
         let owner = super::placement::owner(ready, name);
         owner.is_some_and(|owner| self.own.as_ref().is_some_and(|own| own.is(owner)))
+    }
+
+    /// These options, for a lease that only the process should hold to which `name` belongs.
+    pub fn assign(self: &Arc<Self>, name: &str, options: LeaseOptions) -> LeaseOptions {
+        let (roster, name) = (self.clone(), name.to_owned());
+        options.should_hold(move || roster.is_owned(&name))
     }
 
     /// Waits until a name belongs to this process (`is_owned`) or to another one (`!is_owned`).

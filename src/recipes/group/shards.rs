@@ -61,11 +61,18 @@ impl Group {
             return Err(GroupError::TooManyShards { shards: shards.len() });
         }
         let leases: Result<Vec<_>, _> = shards.iter().map(|name| self.lease(name.as_str(), options.clone())).collect();
-        let (stop, work, held) =
-            (CancellationToken::new(), Arc::new(work), Arc::<Mutex<BTreeSet<LeaseName>>>::default());
+        let (stop, work, options) = (CancellationToken::new(), Arc::new(work), Arc::new(options));
+        let held = Arc::<Mutex<BTreeSet<LeaseName>>>::default();
         let mut tasks = JoinSet::new();
         for lease in leases? {
-            let task = ShardTask { roster: self.roster.clone(), lease, held: held.clone(), work: work.clone() };
+            let task = ShardTask {
+                roster: self.roster.clone(),
+                manager: self.manager.clone(),
+                lease,
+                options: options.clone(),
+                held: held.clone(),
+                work: work.clone(),
+            };
             tasks.spawn(task.run(stop.clone()));
         }
         Ok(Shards { tasks, stop, held })
@@ -78,8 +85,10 @@ impl Shards {
         self.held.lock().expect(UNPOISONED).iter().cloned().collect()
     }
 
-    /// Drains all shards concurrently and releases their leases. The call takes at most [`LeaseOptions::drain`] and the
-    /// time of one request. Leave the group after this call, not before.
+    /// Drains all shards concurrently and releases their leases. Leave the group after this call, not before.
+    ///
+    /// The work has [`LeaseOptions::drain`] to end. Then the [`before_release`](crate::client::Lease::before_release)
+    /// listeners of the lease have the same time, if there are any. A release takes at most two requests.
     ///
     /// # Cancel safety
     ///

@@ -113,8 +113,7 @@ impl Group {
     ///
     /// The same as [`LeaseManager::lease_with`].
     pub fn lease(&self, name: &str, options: LeaseOptions) -> Result<Lease, InvalidValue> {
-        let (roster, own) = (self.roster.clone(), name.to_owned());
-        self.manager.lease_with(name, options.should_hold(move || roster.is_owned(&own)))
+        self.manager.lease_with(name, self.roster.assign(name, options))
     }
 
     /// Ends the task and waits for it.

@@ -172,10 +172,24 @@ async fn bound(address: &str) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// Docker and Kubernetes end a probe after 5 s, without its message.
+    #[test]
+    fn probe_takes_at_most_2_s_by_default() {
+        let line = CommandLine::try_parse_from(["probe", "live", "--node", "1"]).expect("it is complete");
+        assert_eq!(line.arguments.timeout, Duration::from_secs(2));
+    }
 
     fn entry(address: SocketAddr) -> NodeEntry {
         let [http, listen_http] = [(); 2].map(|()| address.to_string());

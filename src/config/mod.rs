@@ -1,7 +1,8 @@
 //! The settings of a cluster: `cluster.toml`, validated as a whole.
 //!
-//! All nodes use the same file. The parser reports all problems at once, each with its key and its line. A [`Config`]
-//! value is always valid. This module only reads the file: it binds no address and opens no data directory.
+//! All nodes use the same file. The parser reports all problems at once, each with its key and its line. It gives up
+//! after 100 unknown keys and values that it cannot read. A [`Config`] value is always valid. This module only reads the
+//! file: it binds no address and opens no data directory.
 
 mod address;
 mod backup;

@@ -14,7 +14,7 @@ pub struct RaftTimings {
     /// Interval between two heartbeats of the leader, in milliseconds.
     pub heartbeat_interval_ms: u64,
     /// Lower bound of the random election timeout, in milliseconds. A follower starts an election when it hears
-    /// nothing from the leader for this timeout.
+    /// nothing from the leader for the leadership lease and then for this timeout.
     pub election_timeout_min_ms: u64,
     /// Upper bound of the random election timeout, in milliseconds.
     pub election_timeout_max_ms: u64,

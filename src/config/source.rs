@@ -50,19 +50,17 @@ impl Source<'_> {
 
     /// The problems with their lines, in the order of the file.
     pub fn locate(&self, found: Found) -> Problems {
-        let mut located: Vec<(Option<usize>, SettingProblem)> =
+        let mut located: Vec<(usize, SettingProblem)> =
             found.0.into_iter().map(|problem| (self.offset(&problem.path), problem)).collect();
         located.sort_by_key(|(offset, _)| *offset);
-        let described = located.into_iter().map(|(offset, problem)| match offset {
-            Some(offset) => format!("{problem} (line {})", self.text[..offset].matches('\n').count() + 1),
-            None => problem.to_string(),
-        });
-        Problems(described.collect())
+        let line = |offset: usize| self.text[..offset].matches('\n').count() + 1;
+        Problems(located.into_iter().map(|(offset, problem)| format!("{problem} (line {})", line(offset))).collect())
     }
 
-    /// Where the setting starts. An absent one has the place of its table.
-    fn offset(&self, path: &str) -> Option<usize> {
+    /// Where the setting starts. An absent one has the place of its table, which is the start of the file for a key
+    /// outside of tables.
+    fn offset(&self, path: &str) -> usize {
         let table = || path.rsplit_once('.').and_then(|(table, _)| self.offsets.get(table));
-        self.offsets.get(path).or_else(table).copied()
+        self.offsets.get(path).or_else(table).copied().unwrap_or_default()
     }
 }

@@ -100,7 +100,7 @@ fn problems_have_lines_in_the_order_of_the_file() {
     assert_eq!(
         found,
         [
-            "cluster: must be set".to_owned(),
+            "cluster: must be set (line 1)".to_owned(),
             "node[2].data: must be set (line 6)".to_owned(),
             "node[2].http: \"x\" must be host:port (line 8)".to_owned(),
             "node[2].peer: invalid type: integer `7202`, expected a string (line 9)".to_owned(),
@@ -204,6 +204,26 @@ fn single_timings_override_the_profile() {
     )
     .expect("the file is valid");
     assert_eq!(config.raft, RaftTimings { heartbeat_interval_ms: 400, ..RaftTimings::wan() });
+}
+
+/// The numbers of the table in docs/operations.md.
+#[test]
+fn profiles_have_the_documented_timings() {
+    for (profile, expected) in
+        [("lan", [75, 225, 325, 10, 20_000, 2_000]), ("wan", [500, 2_500, 4_000, 10, 20_000, 2_000])]
+    {
+        let text = one_node(&format!("raft.profile = \"{profile}\"\ncluster = \"a\""));
+        let raft = Config::parse(&text, Path::new("")).expect("the file is valid").raft;
+        let timings = [
+            raft.heartbeat_interval_ms,
+            raft.election_timeout_min_ms,
+            raft.election_timeout_max_ms,
+            raft.drift_permille,
+            raft.snapshot_every,
+            raft.snapshot_keep,
+        ];
+        assert_eq!(timings, expected, "{profile}");
+    }
 }
 
 #[test]
@@ -391,7 +411,7 @@ fn file_has_1_to_15_nodes_and_a_name_of_100_bytes() {
     let config = Config::parse(&file(100, 15), Path::new("")).expect("both are at the limit");
     assert_eq!((config.cluster.len(), config.nodes.len()), (100, 15));
     assert_eq!(problems(&file(100, 16)), ["node: a cluster has 1 to 15 nodes, found 16 (line 2)"]);
-    assert_eq!(problems(&file(100, 0)), ["node: a cluster has 1 to 15 nodes, found 0"]);
+    assert_eq!(problems(&file(100, 0)), ["node: a cluster has 1 to 15 nodes, found 0 (line 1)"]);
     let found = problems(&file(101, 15));
     assert!(matches!(found.as_slice(), [one] if one.contains("must be at most 100 letters")), "{found:?}");
 }

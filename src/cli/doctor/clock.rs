@@ -114,16 +114,17 @@ pub fn rates(nodes: &[LabelledClock<'_>], drift_permille: u64) -> Finding {
     Finding::of_nodes(status, name, facts, advice)
 }
 
-/// Compares the wall clocks with that of this machine. No rule of leases reads them.
+/// Compares all wall clocks with each other, this machine included. No rule of leases reads them.
 pub fn walls(nodes: &[LabelledClock<'_>]) -> Finding {
     let name = "clock.wall";
     let (mut status, mut compared) = (Status::Ok, Vec::new());
+    // The certain part of the differences. The clock of this machine differs by 0.
+    let (mut ahead, mut behind) = (0_i64, 0_i64);
     for node in nodes {
         match node.clock {
             Ok(Measured { wall_difference_ms: difference, wall_error_ms: error, .. }) => {
-                if difference.saturating_abs() - error > WALL_DIFFERENCE_MS {
-                    status = Status::Warning;
-                }
+                ahead = ahead.max(difference.saturating_sub(error));
+                behind = behind.min(difference.saturating_add(error));
                 compared.push(format!("{} {difference:+} ms", node.label));
             }
             Err(_) => {
@@ -132,9 +133,13 @@ pub fn walls(nodes: &[LabelledClock<'_>]) -> Finding {
             }
         }
     }
+    if ahead.saturating_sub(behind) > WALL_DIFFERENCE_MS {
+        status = Status::Warning;
+    }
     let now = humantime::format_rfc3339_seconds(SystemTime::now());
     let facts = format!("against this machine at {now}: {}", compared.join(", "));
-    let advice = "synchronize the wall clocks with NTP: leases do not use them, but certificates and logs do";
+    let advice = "synchronize the wall clocks with NTP: leases do not use them, but certificates, access tokens and logs \
+                  do";
     Finding::of_nodes(status, name, facts, advice)
 }
 
@@ -180,15 +185,28 @@ mod tests {
         assert_eq!(rates(&nodes([Some(0.0); 3], 0.0)[1..], 10).status, Status::Unknown, "no leader");
     }
 
-    #[test]
-    fn wall_clocks_may_differ_by_2_s() {
-        let node = |difference| LabelledClock {
+    /// A clock that differs from this machine by this time, with an error of 5 ms.
+    fn wall(difference_ms: i64) -> LabelledClock<'static> {
+        LabelledClock {
             label: "node 1".to_owned(),
             is_leader: true,
-            clock: Ok(Measured { wall_difference_ms: difference, wall_error_ms: 5, ..Measured::default() }),
-        };
-        assert_eq!(walls(&[node(2_005)]).status, Status::Ok);
-        assert_eq!(walls(&[node(-2_006)]).status, Status::Warning);
+            clock: Ok(Measured { wall_difference_ms: difference_ms, wall_error_ms: 5, ..Measured::default() }),
+        }
+    }
+
+    #[test]
+    fn wall_clocks_may_differ_by_2_s() {
+        assert_eq!(walls(&[wall(2_005)]).status, Status::Ok);
+        assert_eq!(walls(&[wall(-2_006)]).status, Status::Warning);
         assert_eq!(walls(&nodes([Some(0.0), None, None], 0.0)).status, Status::Unknown);
+    }
+
+    /// This machine is between both nodes.
+    #[test]
+    fn wall_clocks_of_two_nodes_may_differ_by_2_s() {
+        assert_eq!(walls(&[wall(1_005), wall(-1_005)]).status, Status::Ok);
+        assert_eq!(walls(&[wall(1_006), wall(-1_005)]).status, Status::Warning);
+        assert_eq!(walls(&[wall(-1_900), wall(1_900)]).status, Status::Warning);
+        assert_eq!(walls(&[wall(1_900), wall(1_900)]).status, Status::Ok, "both are ahead of this machine");
     }
 }

@@ -211,6 +211,21 @@ fn open_files_must_have_room() {
     };
     assert_eq!(judged(100.0, 25_512.0), Status::Ok);
     assert_eq!(judged(100.0, 25_511.0), Status::Warning, "no room for max_connections");
-    assert_eq!(judged(90_000.0, 100_000.0), Status::Warning, "90 % are in use");
+    assert_eq!(judged(80_000.0, 100_000.0), Status::Ok, "80 % are in use");
+    assert_eq!(judged(80_001.0, 100_000.0), Status::Warning, "more than 80 % are in use");
     assert_eq!(judged(90_000.0, f64::INFINITY), Status::Ok);
+}
+
+#[test]
+fn open_files_must_have_room_for_the_clients_of_the_file() {
+    let config = config_with("[http]\nmax_connections = 100000\n");
+    let judged = |limit| {
+        let mut nodes = healthy();
+        for answers in nodes.iter_mut().filter_map(|node| node.answers.as_mut()) {
+            answers.files = Ok(OpenFiles { open: 100.0, limit });
+        }
+        status(&judge(&nodes, Some(&config)), "open_files.nodes")
+    };
+    assert_eq!(judged(100_512.0), Status::Ok);
+    assert_eq!(judged(100_511.0), Status::Warning, "no room for max_connections");
 }

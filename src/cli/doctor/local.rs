@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::StatVfs;
+
 use super::super::failure::Failure;
 use super::super::{CredentialArguments, open_files};
 use super::certificate;
@@ -124,13 +126,19 @@ fn space(name: &str, folder: &Path) -> Finding {
     let existing: PathBuf = absolute.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned();
     match rustix::fs::statvfs(&existing) {
         Ok(found) => {
-            free(name, &existing, found.f_bavail * found.f_frsize, (found.f_files > 0).then_some(found.f_favail))
+            let (bytes, inodes) = available(&found);
+            free(name, &existing, bytes, inodes)
         }
         Err(error) => {
             let facts = format!("cannot read the free space of {}: {error}", existing.display());
             Finding::unknown(name, facts, "repeat this as the user of the node")
         }
     }
+}
+
+/// The bytes and inodes that users other than root can use. The inodes are `None` if the file system has no limit.
+fn available(found: &StatVfs) -> (u64, Option<u64>) {
+    (found.f_bavail * found.f_frsize, (found.f_files > 0).then_some(found.f_favail))
 }
 
 /// `inodes`: the free ones; `None` if the file system has no limit.
@@ -180,10 +188,21 @@ mod tests {
     #[test]
     fn free_space_is_a_warning_below_1_gib() {
         let status = |bytes, inodes| free("disk.space", Path::new("/"), bytes, inodes).status;
-        assert_eq!([status(LOW_SPACE, None), status(LOW_SPACE, Some(1_000))], [Status::Ok; 2]);
-        assert_eq!(status(LOW_SPACE - 1, None), Status::Warning);
-        assert_eq!(status(NO_SPACE - 1, None), Status::Problem);
-        assert_eq!(status(LOW_SPACE, Some(999)), Status::Problem, "few inodes");
+        assert_eq!([status(1 << 30, None), status(1 << 30, Some(1_000))], [Status::Ok; 2]);
+        assert_eq!([status((1 << 30) - 1, None), status(64 << 20, None)], [Status::Warning; 2]);
+        assert_eq!(status((64 << 20) - 1, None), Status::Problem);
+        assert_eq!(status(1 << 30, Some(999)), Status::Problem, "few inodes");
+    }
+
+    /// Ext4 keeps 5 % of its blocks for root, and the node has another user.
+    #[test]
+    fn blocks_that_only_root_can_use_are_not_free() {
+        let mut found = rustix::fs::statvfs("/").expect("a file system");
+        (found.f_frsize, found.f_bfree, found.f_bavail) = (4_096, 30, 20);
+        (found.f_files, found.f_ffree, found.f_favail) = (100, 9, 7);
+        assert_eq!(available(&found), (20 * 4_096, Some(7)));
+        found.f_files = 0;
+        assert_eq!(available(&found), (20 * 4_096, None), "the file system has no limit of inodes");
     }
 
     #[test]
@@ -191,6 +210,19 @@ mod tests {
         assert_eq!(files(Some(25_512), 25_000).status, Status::Ok);
         assert_eq!(files(Some(25_511), 25_000).status, Status::Warning);
         assert_eq!(files(None, 25_000).status, Status::Ok);
+    }
+
+    /// Without a limit of the machine, there is nothing to compare.
+    #[test]
+    fn limit_of_files_is_compared_with_the_clients_of_the_file() {
+        let node = "[[node]]\nid = 1\nhttp = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\ndata = \"1\"\n";
+        let text = format!("cluster = \"a\"\n[http]\nmax_connections = 17\n{node}");
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = Config::parse(&text, dir.path()).expect("the file is valid");
+        let arguments = CredentialArguments { access_token_file: None, ca: None, cert: None, key: None };
+        let findings = checks(Some(&config), Some(1), &arguments, Duration::from_secs(1));
+        let found = findings.iter().find(|finding| finding.name == "open_files.here").expect("it is checked");
+        assert_eq!(found.facts.ends_with(" of 17 clients"), open_files::maximum().is_some(), "{found:?}");
     }
 
     #[test]

@@ -171,7 +171,21 @@ fn endpoint(url: &str) -> Option<ProbeTarget> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct CommandLine {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn each_step_takes_at_most_2_s_by_default() {
+        let line = CommandLine::try_parse_from(["doctor"]).expect("no option is required");
+        assert_eq!(line.arguments.timeout, Duration::from_secs(2));
+    }
 
     #[test]
     fn address_of_an_endpoint_has_a_port() {

@@ -181,6 +181,30 @@ fn one_token_of_an_administrator_does_not_expire() {
 }
 
 #[test]
+fn each_change_leaves_an_administrator_with_a_lasting_token() {
+    let changes = [
+        role("chief", &[(Right::Admin, "")]),
+        principal("second", &["chief"]),
+        expiring_token("second", 8, 50),
+        AccessChange::RemoveToken(hash(2).id()),
+    ];
+    let (access, second) = (apply(&guarded(), &changes), Caller::Token(hash(8)));
+    let off = access.with(&AccessChange::Enable(false)).with(&AccessChange::RemovePrincipal(name("root")));
+    for (access, change) in [
+        (&off, AccessChange::Enable(true)),
+        (&access, AccessChange::RemoveToken(hash(1).id())),
+        (&access, AccessChange::RemovePrincipal(name("root"))),
+        (&access, principal("root", &[])),
+        (&access, role("admin", &[(Right::Read, "")])),
+    ] {
+        let refused = access.check(&second, &change, false);
+        let is_refused = matches!(&refused, Err(Denied::Refused(why)) if why.contains("without a ttl"));
+        assert!(is_refused, "{change:?}: {refused:?}");
+        assert_eq!(access.with(&token("second", 9)).check(&second, &change, false), Ok(()), "{change:?}");
+    }
+}
+
+#[test]
 fn expiring_token_begins_at_the_clock_of_the_leader() {
     let AccessChange::AddExpiringToken { expires_wall_ms, created_wall_ms, .. } = expiring_token("ci", 4, 900) else {
         panic!("an expiring token")
@@ -190,6 +214,9 @@ fn expiring_token_begins_at_the_clock_of_the_leader() {
     change.begin_at(5_000);
     let access = guarded().with(&change);
     assert_eq!((access.expired(4_999 + ttl_ms), access.expired(5_000 + ttl_ms)), (vec![], vec![hash(4).id()]));
+    let view = access.view();
+    let shown = view.principals[&name("ci")].tokens.iter().find(|token| token.id == hash(4).id());
+    assert_eq!(shown.map(|token| token.created_wall_ms), Some(5_000), "the leader has created it");
     let mut lasting = token("ci", 5);
     lasting.begin_at(5_000);
     assert_eq!(lasting, token("ci", 5));

@@ -17,7 +17,7 @@ pub struct Explanation {
     pub holders: u32,
     /// Current holders in token order: at most 1,000, and about 1 MiB.
     pub held: Vec<LeaseInfo>,
-    /// Rest of the lock delay after an expiry or a revoke. `null` without a lock delay.
+    /// How long claims still get `lock_delay` (expiry, revoke, restore, change of leader), or `null`.
     pub lock_delay_left_ms: Option<u64>,
     /// The first waiter.
     pub next: Option<Waiter>,

@@ -25,7 +25,7 @@ pub struct LeaseInfo {
     pub term: u64,
     /// Log index of the grant.
     pub index: u64,
-    /// The ttl of the grant or of the last renewal.
+    /// The ttl of the request that set the expiry.
     pub ttl_ms: TtlMs,
     /// Approximate time to the expiry, at least 0. A lease reads as held until a log entry expires it. `null`: infinite
     /// or ended.

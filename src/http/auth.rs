@@ -16,10 +16,10 @@ use super::app::App;
 use super::response::ProblemResponse;
 use super::socket::Client;
 use crate::access::{Access, AccessToken, Caller, Denied, Need, TokenHash};
-use crate::api::Code;
+use crate::api::{Code, Problem};
 use crate::node::{Node, Request, RequestError, Response};
 use crate::service;
-use crate::types::{AccessName, Consistency};
+use crate::types::{AccessName, Consistency, ceil_ms};
 
 /// Failed attempts with an access token that an address may make in each [`WINDOW`].
 const MAX_FAILURES: u32 = 10;
@@ -130,7 +130,7 @@ impl Credentials {
         if !access.is_enabled() || access.principal(&self.caller).is_some() {
             return Ok(());
         }
-        if app.failures.is_exhausted(self.address, Instant::now()) {
+        if let Some(left) = app.failures.refused_for(self.address, Instant::now()) {
             app.failures.limited.increment(1);
             if app.failures.begins_to_refuse(self.address) {
                 self.write("-", "request", "", Err(Code::TooBusy));
@@ -139,7 +139,8 @@ impl Credentials {
                 "too many requests with an unknown access token from this address: at most {MAX_FAILURES} in {} s",
                 WINDOW.as_secs()
             );
-            return Err(ProblemResponse::new(Code::TooBusy, detail));
+            let retry_after_ms = Some(ceil_ms(left));
+            return Err(ProblemResponse::from(Problem { retry_after_ms, ..Problem::new(Code::TooBusy, detail) }));
         }
         Ok(())
     }
@@ -392,11 +393,12 @@ impl Failures {
         change(attempts)
     }
 
-    fn is_exhausted(&self, address: Option<IpAddr>, now: Instant) -> bool {
+    /// The rest of the window of an address that has made all its attempts.
+    fn refused_for(&self, address: Option<IpAddr>, now: Instant) -> Option<Duration> {
         let by_address = self.by_address.lock();
         let is_full = by_address.len() >= MAX_ADDRESSES && !by_address.contains_key(&address);
-        let attempts = by_address.get(&address.filter(|_| !is_full));
-        attempts.is_some_and(|attempts| attempts.count >= MAX_FAILURES && !attempts.is_over(now))
+        let attempts = by_address.get(&address.filter(|_| !is_full))?;
+        (attempts.count >= MAX_FAILURES && !attempts.is_over(now)).then(|| WINDOW - now.duration_since(attempts.since))
     }
 
     /// Whether the refusal is the first one of its window. A flood must not fill the audit log.
@@ -423,7 +425,11 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::access::AccessChange;
     use crate::http::{NodeRef, Settings};
+    use crate::lease::{Acquire, Command, Renewal};
+    use crate::token::FencingToken;
+    use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
     fn address(number: u32) -> Option<IpAddr> {
         Some(IpAddr::V4(number.into()))
@@ -458,20 +464,58 @@ mod tests {
     }
 
     #[test]
+    fn each_change_except_a_renewal_is_listed() {
+        let (name, holder) = (LeaseName::new("job").expect("valid"), HolderId::new("h").expect("valid"));
+        let (token, metadata) = (FencingToken { term: 1, index: 2 }, Metadata::default());
+        let acquire = Acquire {
+            name: name.clone(),
+            holder: holder.clone(),
+            ttl: Ttl::INFINITE,
+            wait_ms: None,
+            lock_delay_ms: 0,
+            limit: 1,
+            metadata: metadata.clone(),
+        };
+        let release = Command::Release { name: name.clone(), holder: holder.clone(), token };
+        let hand_over = Command::HandOver { name: name.clone(), holder: holder.clone(), token, to: None };
+        let (at, by) = (name.clone(), holder.clone());
+        let update = Command::UpdateMetadata { name: at, holder: by, token, version: 0, metadata };
+        let revoke = Command::Revoke { name: name.clone(), reason: "stuck".to_owned() };
+        let renew = Command::Renew { holder, leases: vec![Renewal { name, token, ttl: None }] };
+        let promote = Request::ChangeMembers(MemberChange::Promote { id: 4 });
+        for (request, action, subject, is_listed) in [
+            (Request::Acquire(acquire), "acquire", "job", true),
+            (Request::Change(release), "release", "job", true),
+            (Request::Change(hand_over), "hand over", "job", true),
+            (Request::Change(update), "update metadata", "job", true),
+            (Request::Change(revoke), "revoke", "job", true),
+            (Request::Change(renew), "renew", "job", false),
+            (promote, "change members", "Promote { id: 4 }", true),
+            (Request::Transfer(Some(3)), "transfer", "3", true),
+            (Request::ChangeAccess(AccessChange::Enable(true)), "change access", "Enable(true)", true),
+            (Request::Members, "read", "members", false),
+            (Request::Access, "read", "access control", false),
+        ] {
+            let audited = Audited::new(&request);
+            assert_eq!((audited.action, &*audited.subject, audited.is_listed), (action, subject, is_listed));
+        }
+    }
+
+    #[test]
     fn address_is_limited_after_ten_failures_for_ten_seconds() {
         let (failures, now) = (Failures::new(), Instant::now());
         for _ in 0..9 {
             failures.count(address(1), now);
         }
-        assert!(!failures.is_exhausted(address(1), now));
+        assert_eq!(failures.refused_for(address(1), now), None);
         failures.count(address(1), now);
-        assert!(failures.is_exhausted(address(1), now));
-        assert!(!failures.is_exhausted(address(2), now), "another address");
+        assert!(failures.refused_for(address(1), now).is_some());
+        assert_eq!(failures.refused_for(address(2), now), None, "another address");
         assert!(failures.begins_to_refuse(address(1)) && !failures.begins_to_refuse(address(1)), "listed once");
-        assert!(failures.is_exhausted(address(1), now + Duration::from_millis(9_999)));
-        assert!(!failures.is_exhausted(address(1), now + WINDOW));
+        assert!(failures.refused_for(address(1), now + Duration::from_millis(9_999)).is_some());
+        assert_eq!(failures.refused_for(address(1), now + WINDOW), None);
         failures.count(address(1), now + WINDOW);
-        assert!(!failures.is_exhausted(address(1), now + WINDOW), "a new window has one failure");
+        assert_eq!(failures.refused_for(address(1), now + WINDOW), None, "a new window has one failure");
         assert!(failures.begins_to_refuse(address(1)), "a new window is listed again");
     }
 
@@ -480,7 +524,7 @@ mod tests {
         let (failures, now) = (Failures::new(), Instant::now());
         let listed = |from, at| (0..100).filter(|_| failures.may_list(address(from), at)).count();
         assert_eq!((listed(1, now), listed(2, now)), (20, 20));
-        assert!(!failures.is_exhausted(address(1), now), "a request without a token is no failed attempt");
+        assert_eq!(failures.refused_for(address(1), now), None, "a request without a token is no failed attempt");
         assert_eq!(listed(1, now + Duration::from_millis(9_999)), 0);
         assert_eq!(listed(1, now + WINDOW), 20);
     }
@@ -493,12 +537,12 @@ mod tests {
         }
         let others = MAX_ADDRESSES as u32..MAX_ADDRESSES as u32 + 10;
         others.clone().for_each(|number| failures.count(address(number), now));
-        assert!(failures.is_exhausted(address(u32::MAX), now), "any further address");
-        assert!(!failures.is_exhausted(address(0), now));
+        assert!(failures.refused_for(address(u32::MAX), now).is_some(), "any further address");
+        assert_eq!(failures.refused_for(address(0), now), None);
         assert!(failures.by_address.lock().len() <= MAX_ADDRESSES + 1);
         let later = now + WINDOW;
         failures.count(address(u32::MAX), later);
-        assert!(!failures.is_exhausted(address(u32::MAX), later));
+        assert_eq!(failures.refused_for(address(u32::MAX), later), None);
         assert_eq!(failures.by_address.lock().len(), 1, "old counts are forgotten");
     }
 }

@@ -159,6 +159,16 @@ mod tests {
         assert_eq!(response.headers()[LOCATION], "//127.0.0.1:7102/v1/leases/a?consistency=leader");
     }
 
+    /// RFC 9110, 15.5.2: each response with the status 401 has the header.
+    #[test]
+    fn unauthenticated_problem_names_the_scheme() {
+        for (code, scheme) in [(Code::Unauthenticated, Some("Bearer")), (Code::Forbidden, None)] {
+            let response = ProblemResponse::new(code, "why").into_response();
+            let header = response.headers().get(WWW_AUTHENTICATE).map(HeaderValue::as_bytes);
+            assert_eq!(header, scheme.map(str::as_bytes), "{code:?}");
+        }
+    }
+
     #[test]
     fn no_leader_problem_has_retry_after() {
         let response = ProblemResponse::from(RequestError::NoLeader).into_response();

@@ -3,8 +3,9 @@
 //! The `id` of an event is a position in the stream: the client has seen all transitions up to and including it. It is
 //! the log index for the last transition of a log entry, and `index.part` for the earlier ones.
 //!
-//! A stream with a prefix may show no event for a long time. It then sends its position as an `id` without data, which
-//! an `EventSource` stores and does not deliver. Otherwise the client would resume from a compacted position.
+//! A stream may show no event for a long time, for example if it has a prefix or if all holders only renew. It then sends
+//! its position as an `id` without data, which an `EventSource` stores and does not deliver. Otherwise the client would
+//! resume from a compacted position.
 //! An event `lagged` ends a stream that fell behind.
 //!
 //! This module relies on `Watch::next` being cancel-safe.
@@ -102,8 +103,6 @@ struct EventStream {
     prefix: String,
     /// The last position that was sent to the client.
     sent: EventId,
-    /// The position of the last handled transition, filtered or sent.
-    seen: EventId,
     /// Filtered transitions since the last position was sent.
     filtered: u32,
     keep_alive: Interval,
@@ -149,7 +148,6 @@ impl EventStream {
             guard,
             prefix,
             sent: after,
-            seen: after,
             filtered: 0,
             keep_alive,
             is_first: true,
@@ -204,18 +202,17 @@ impl EventStream {
             Err(WatchEnd::Stopped) => self.has_ended = true,
             Err(WatchEnd::Compacted(_)) => {
                 self.has_ended = true;
-                let problem = Problem::new(Code::Lagged, format!("events are missing after {}", self.seen));
+                let problem = Problem::new(Code::Lagged, format!("events are missing after {}", self.position()));
                 write_event(chunk, None, "lagged", &problem);
             }
         }
     }
 
     fn show(&mut self, transition: &Transition, chunk: &mut String) {
-        self.seen = self.watch.position().into();
         if transition.name.as_str().starts_with(&self.prefix) {
             let event = service::event(transition);
-            write_event(chunk, Some(self.seen), event.event.as_str(), &event);
-            self.sent = self.seen;
+            self.sent = self.position();
+            write_event(chunk, Some(self.sent), event.event.as_str(), &event);
             self.filtered = 0;
             return;
         }
@@ -228,12 +225,18 @@ impl EventStream {
     /// Writes the position if it has changed, and a keep-alive comment otherwise.
     fn write_position(&mut self, chunk: &mut String) {
         self.filtered = 0;
-        if self.seen == self.sent {
+        let position = self.position();
+        if position == self.sent {
             chunk.push_str(": alive\n\n");
         } else {
-            self.sent = self.seen;
-            let _ = write!(chunk, "id: {}\n\n", self.sent);
+            self.sent = position;
+            let _ = write!(chunk, "id: {position}\n\n");
         }
+    }
+
+    /// The client has every event up to this position, except those that the prefix hides.
+    fn position(&self) -> EventId {
+        self.watch.position().into()
     }
 }
 

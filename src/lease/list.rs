@@ -245,6 +245,32 @@ mod tests {
         assert!(machine.list(&ListFilter::default(), cursor.as_ref(), 500).1.is_none(), "the rest fits into one page");
     }
 
+    #[test]
+    fn only_a_name_with_more_than_1000_holders_has_a_cursor() {
+        let name = LeaseName::new("pool").expect("a valid name");
+        let mut machine = Machine::new();
+        for number in 1..=1_001 {
+            let claim = Acquire {
+                name: name.clone(),
+                holder: HolderId::new(format!("holder-{number}")).expect("a valid holder"),
+                ttl: Ttl::INFINITE,
+                wait_ms: None,
+                lock_delay_ms: 0,
+                limit: 1_001,
+                metadata: Metadata::default(),
+            };
+            let batch = Batch { stamp: Stamp::default(), commands: vec![Command::Acquire(claim)] };
+            machine.apply(FencingToken { term: 1, index: number }, &batch);
+            if number >= 1_000 {
+                let (held, cursor) = machine.holders(&name);
+                let cursor = cursor.map(|cursor| (cursor.name, cursor.token));
+                let last = FencingToken { term: 1, index: 1_000 }.as_u64();
+                let expected = (number == 1_001).then(|| (name.clone(), last));
+                assert_eq!((held.len(), cursor), (1_000, expected), "{number} holders");
+            }
+        }
+    }
+
     /// Adds names of one kind to a machine. Each of them is `a-` and a number.
     fn add_names(machine: &mut Machine, kind: &str, count: usize, index: u64) {
         let name = |number: usize| LeaseName::new(format!("a-{number:05}")).expect("a valid name");

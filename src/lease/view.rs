@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::queue::QueueEntry;
 use super::record::NameRecord;
+use super::rules::Promotion;
 use super::{
     Acquire, Change, GrantCause, HolderLease, LeaseState, Lost, LostReason, Machine, Refusal, Transition, Waiter,
     WaiterId,
@@ -16,7 +17,7 @@ use crate::types::{AccessName, ClusterMs, HolderId, LeaseName};
 pub struct Explanation {
     /// Its holders: as many as [`Machine::holders`] returns.
     pub held: Vec<HolderLease>,
-    /// The last millisecond of the lock delay, in cluster time.
+    /// The last millisecond in which a claim gets a lock delay, in cluster time.
     pub delay_until: Option<ClusterMs>,
     /// The first waiter.
     pub next: Option<Waiter>,
@@ -92,9 +93,12 @@ impl Machine {
             let delay_until = self.no_grants_until;
             return Explanation { held: Vec::new(), delay_until, next: None, waiters: 0, standing };
         };
+        // A claim gets a lock delay while a free slot is reserved for an unconfirmed waiter.
+        let is_reserved = self.promotion(record) == Some(Promotion::Unconfirmed);
+        let reserved_until = is_reserved.then(|| self.window_end());
         Explanation {
             held: self.holders(name).0,
-            delay_until: record.delay_until.max(self.no_grants_until),
+            delay_until: record.delay_until.max(self.no_grants_until).max(reserved_until),
             next: waiters(record).next(),
             waiters: record.queue.len() as u32,
             standing: holder.map(|holder| standing(name, record, holder)),

@@ -138,11 +138,14 @@ impl Watch {
     /// Dropping the future loses no transition.
     pub async fn next(&mut self) -> Result<Arc<Transition>, WatchEnd> {
         loop {
-            self.applied.borrow_and_update();
+            // Read before the look, which then finds the transitions of each entry up to this one.
+            let applied = *self.applied.borrow_and_update();
             if let Some((transition, is_last)) = self.look()? {
                 self.after = (transition.index, if is_last { u32::MAX } else { transition.part });
                 return Ok(transition);
             }
+            // Entries without transitions move the position, too. Otherwise the next snapshot would be ahead of it.
+            self.after = self.after.max((applied, u32::MAX));
             tokio::select! {
                 biased;
                 changed = self.applied.changed() => changed.expect("the event log owns the sender"),
@@ -151,7 +154,8 @@ impl Watch {
         }
     }
 
-    /// Returns the position after the last delivered transition. A watch from it delivers every later one.
+    /// Returns a position after the last delivered transition and before the next one. It moves with the applied entries
+    /// while [`next`](Watch::next) waits.
     pub fn position(&self) -> WatchPosition {
         let (index, part) = self.after;
         WatchPosition { index, part: (part != u32::MAX).then_some(part) }

@@ -1,8 +1,10 @@
 //! Tests of the conversion of requests, refusals and errors.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
+use crate::access::{AccessView, PrincipalView, TokenId, TokenView};
 use crate::api::TtlMs;
 use crate::lease::{Batch, Machine, Stamp};
 use crate::token::FencingToken;
@@ -122,6 +124,24 @@ fn batch_is_lost_for_the_audit_log_if_one_lease_is() {
         let answer = apply(Command::Renew { holder, leases });
         assert_eq!(refusal_code(&answer), is_lost.then_some(Code::Lost), "{answer:?}");
     }
+}
+
+#[test]
+fn refused_claim_has_its_code_in_the_audit_log() {
+    let refused = |refusal| Answer::Outcome(Outcome::Refused(refusal));
+    let (holder, token) = (HolderId::new("h").expect("valid"), FencingToken { term: 3, index: 4 });
+    let held = Refusal::Held { holder, token, granted_wall_ms: 1, retry_after_ms: None, waiters: 0 };
+    for (answer, code) in [
+        (refused(held), Code::Held),
+        (refused(Refusal::LockDelay { retry_after_ms: 9 }), Code::LockDelay),
+        (refused(Refusal::QueueFull { max_waiters: 8 }), Code::QueueFull),
+        (refused(Refusal::HolderInUse), Code::Forbidden),
+        (Answer::WaitTimeout, Code::WaitTimeout),
+        (Answer::WaitAbandoned, Code::WaitAbandoned),
+    ] {
+        assert_eq!(refusal_code(&answer), Some(code), "{answer:?}");
+    }
+    assert_eq!(refusal_code(&Answer::Outcome(Outcome::Held { lease: lease(None), fresh: true })), None);
 }
 
 #[test]
@@ -338,6 +358,44 @@ fn explanation_counts_the_last_millisecond_of_a_lock_delay() {
 }
 
 #[test]
+fn explanation_tells_how_a_holder_lost_the_lease() {
+    let revoked = |reason: &str| Change::Revoked { reason: reason.to_owned() };
+    for (change, how) in [
+        (Change::Expired, "expired"),
+        (Change::Released, "was released"),
+        (revoked("stuck"), "was revoked (stuck)"),
+        (revoked(""), "was revoked"),
+        (Change::HandedOver { to: HolderId::new("b").expect("valid") }, "was handed over to b"),
+        (Change::Restored, "was restored"),
+    ] {
+        let ended = transition(change);
+        let (token, at) = (ended.token, Timestamp::from_millis(ended.wall_ms));
+        let standing = Some(Standing::Ended(ended));
+        let explanation = Explanation { held: Vec::new(), delay_until: None, next: None, waiters: 0, standing };
+        let name = LeaseName::new("a").expect("valid");
+        let shown = explained(name, Answer::Explain(explanation), 300).expect("an explanation");
+        assert_eq!(shown.summary, format!("free; the lease of h with token {token} {how} at {at}"));
+    }
+}
+
+#[test]
+fn held_lease_is_described_with_its_expiry() {
+    let since = Timestamp::from_millis(1);
+    for (deadline, until) in [(Some(500), "expires in 200 ms unless renewed"), (None, "with an infinite ttl")] {
+        let held = vec![lease(deadline)];
+        let explanation = Explanation { held, delay_until: None, next: None, waiters: 0, standing: None };
+        let name = LeaseName::new("a").expect("valid");
+        let shown = explained(name, Answer::Explain(explanation), 300).expect("an explanation");
+        assert_eq!(shown.summary, format!("held by h since {since}, {until}"));
+    }
+    for (retry_after_ms, until) in [(Some(70), "it can expire in 70 ms"), (None, "its ttl is infinite")] {
+        let (holder, token) = (HolderId::new("h").expect("valid"), FencingToken { term: 3, index: 4 });
+        let problem = refusal(Refusal::Held { holder, token, granted_wall_ms: 1, retry_after_ms, waiters: 0 });
+        assert_eq!(problem.detail, format!("held by h since {since}; {until}"));
+    }
+}
+
+#[test]
 fn held_problem_has_its_grant_and_its_waiters() {
     let holder = HolderId::new("h").expect("valid");
     let token = FencingToken { term: 3, index: 4 };
@@ -349,19 +407,22 @@ fn held_problem_has_its_grant_and_its_waiters() {
     assert_eq!(problem.retry_after_ms, Some(70));
 }
 
-#[test]
-fn event_has_the_position_and_the_time_of_its_transition() {
-    let transition = Transition {
+fn transition(change: Change) -> Transition {
+    Transition {
         index: 12,
         part: 3,
         name: LeaseName::new("a").expect("valid"),
         holder: HolderId::new("h").expect("valid"),
         token: FencingToken { term: 3, index: 4 },
-        change: Change::Released,
+        change,
         at: 77,
         wall_ms: 1_790_000_000_123,
-    };
-    let shown = event(&transition);
+    }
+}
+
+#[test]
+fn event_has_the_position_and_the_time_of_its_transition() {
+    let shown = event(&transition(Change::Released));
     assert_eq!((shown.index, shown.part), (12, 3));
     assert_eq!(shown.at, Timestamp::from_millis(1_790_000_000_123));
 }
@@ -373,6 +434,22 @@ fn prefix_of_a_role_has_at_most_200_bytes() {
         assert_eq!(given(bytes).expect("a name can have it").prefix.len(), bytes);
     }
     assert_eq!(given(201).map(drop).expect_err("no name has it").code, Code::Invalid);
+}
+
+#[test]
+fn access_token_is_shown_with_its_creation_and_its_expiry() {
+    let (id, created_wall_ms) = (TokenId(5), 1_790_000_000_123);
+    let ci = PrincipalView { roles: BTreeSet::new(), tokens: vec![TokenView { id, created_wall_ms }] };
+    let principals = BTreeMap::from([(AccessName::new("ci").expect("valid"), ci)]);
+    let view = AccessView { is_enabled: true, roles: BTreeMap::new(), principals };
+    let expires_wall_ms = created_wall_ms + 60_000;
+    let expiring = Answer::AccessWithExpiries { view: view.clone(), expiries: BTreeMap::from([(id, expires_wall_ms)]) };
+    for (answer, expires) in [(Answer::Access(view), None), (expiring, Some(expires_wall_ms))] {
+        let shown = access::view(answer).expect("the state of access control");
+        let token = &shown.principals[0].tokens[0];
+        let expected = (Timestamp::from_millis(created_wall_ms), expires.map(Timestamp::from_millis));
+        assert_eq!((token.created_at, token.expires_at), expected);
+    }
 }
 
 #[test]

@@ -469,3 +469,25 @@ impl ServerCertVerifier for NodeVerifier {
         provider().signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use crate::telemetry::tests::capture;
+    use crate::tls::tests::Authority;
+
+    #[test]
+    fn certificate_that_no_node_accepts_is_logged_at_the_start() {
+        let (ca, stranger) = (Authority::new(), Authority::new());
+        let line = "other nodes do not accept the certificate of this node";
+        let (written, _logged_here) = capture();
+        drop(ca.node("a", 1));
+        assert!(!written.text().contains(line), "{}", written.text());
+        stranger.issue("a", 2, 2099);
+        for file in ["node-2.pem", "node-2.key"] {
+            std::fs::copy(stranger.path(file), ca.path(file)).expect("writable");
+        }
+        drop(ca.node("a", 2));
+        let lines = written.text();
+        assert!(lines.lines().any(|found| found.contains("ERROR") && found.contains(line)), "{lines}");
+    }
+}

@@ -20,12 +20,14 @@ strict!(
     refusal_names_the_bound_of_waiters_or_leases,
     lost_renewal_names_the_cause_and_the_holder,
     batch_renewal_has_one_result_per_lease,
+    batch_renewal_has_no_metadata,
     list_has_the_leases_of_its_filter,
     list_without_a_limit_has_100_leases,
     metadata_update_requires_the_current_version,
     hand_over_goes_to_the_named_waiter,
     revoke_keeps_the_reason_and_the_queue,
     explanation_names_the_next_waiter,
+    explained_holder_has_the_cause_of_its_grant,
     watch_events_have_cause_and_receiver,
     filtered_watch_reports_its_position,
     watch_of_a_later_position_waits_for_it,
@@ -167,6 +169,24 @@ async fn batch_renewal_has_one_result_per_lease() {
     cluster.end().await;
 }
 
+/// The first batch has one lease, and the second one has two.
+async fn batch_renewal_has_no_metadata() {
+    let cluster = Cluster::start().await;
+    let mut leases = Vec::new();
+    for name in ["first", "second"] {
+        let (_, lease) = claim(&cluster, name, json!({"holder": "a", "metadata": {"k": "v"}})).await;
+        leases.push(json!({"name": name, "token": lease["token"]}));
+        let (status, renewed) = cluster.post("/v1/renew", json!({"holder": "a", "leases": leases})).await;
+        let results = renewed["results"].as_array().expect("a list");
+        assert_eq!((status, results.len()), (200, leases.len()), "{renewed}");
+        for lease in results.iter().map(|result| &result["lease"]) {
+            assert!(lease["token"].is_string() && lease.get("metadata").is_none(), "{lease}");
+        }
+    }
+    assert_eq!(cluster.get("/v1/leases/first").await.1["metadata"], json!({"k": "v"}), "the lease keeps its metadata");
+    cluster.end().await;
+}
+
 async fn list_has_the_leases_of_its_filter() {
     let cluster = Cluster::start().await;
     cluster.acquire("active-a", "a").await;
@@ -299,6 +319,23 @@ async fn explanation_names_the_next_waiter() {
     cluster.end().await;
 }
 
+async fn explained_holder_has_the_cause_of_its_grant() {
+    let cluster = Cluster::start().await;
+    let token = cluster.acquire("job", "a").await;
+    let waiting = wait(&cluster, "job", "b", 1).await;
+    let standing = async |holder: &str| {
+        let (_, explanation) = cluster.get(&format!("/v1/leases/job/explain?holder={holder}")).await;
+        let standing = &explanation["standing"];
+        (standing["status"].clone(), standing["cause"].clone())
+    };
+    assert_eq!(standing("a").await, (json!("holds"), json!("asked")));
+    let handed = cluster.post("/v1/leases/job/handover", json!({"holder": "a", "token": token})).await;
+    assert_eq!((handed.0, &handed.1["holder"]), (200, &json!("b")), "{}", handed.1);
+    waiting.await.expect("the task does not panic");
+    assert_eq!(standing("b").await, (json!("holds"), json!("hand_over")));
+    cluster.end().await;
+}
+
 /// Reads the text of a watch until it `is_complete`.
 async fn watch(cluster: &Cluster, query: &str, is_complete: impl Fn(&str) -> bool) -> String {
     let mut response = cluster.client.get(cluster.url(&format!("/v1/watch?{query}"))).send().await.expect("a stream");
@@ -348,9 +385,10 @@ async fn filtered_watch_reports_its_position() {
     let cluster = Cluster::start_with(|settings| settings.watch_keep_alive = quiet).await;
     let token: u64 = cluster.acquire("other", "a").await.parse().expect("a number");
     let index = token & ((1 << 48) - 1);
-    // `watch` fails if the position of the filtered event does not come.
-    let position = format!("id: {index}\n\n");
-    let text = watch(&cluster, "after=0&prefix=job", |text| text.contains(&position)).await;
+    // `watch` fails if no position at or after the filtered event comes.
+    let position = |line: &str| line.strip_prefix("id: ").and_then(|id| id.parse::<u64>().ok());
+    let is_after = |text: &str| text.lines().filter_map(position).any(|seen| seen >= index);
+    let text = watch(&cluster, "after=0&prefix=job", is_after).await;
     assert!(text.starts_with("id: 0\n\n"), "the start position: {text}");
     assert!(!text.contains("data: "), "{text}");
     cluster.end().await;

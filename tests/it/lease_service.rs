@@ -4,12 +4,14 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, read};
+use crate::cluster::{Cluster, SOON, read};
 use crate::steady::strict;
 
 strict!(
     resource_has_the_record_of_its_last_grant,
+    ended_resource_is_listed_by_its_end,
     page_of_long_resources_ends_at_about_a_mebibyte,
+    search_of_an_id_passes_3000_leases,
     one_of_several_releases_succeeds,
     renewal_is_for_the_default_ttl,
     answer_names_the_log_entry_that_it_reflects,
@@ -56,15 +58,44 @@ async fn resource_has_the_record_of_its_last_grant() {
     cluster.end().await;
 }
 
+async fn ended_resource_is_listed_by_its_end() {
+    let cluster = start().await;
+    let short = json!({"holder": "a", "ttl_ms": 100});
+    assert_eq!(cluster.post("/v1/leases/compat%2Fexpired/acquire", short).await.0, 200);
+    acquire(&cluster, "released").await;
+    assert_eq!(change(&cluster, Method::DELETE, "/api/leases/release", "released").await.0, 200);
+    acquire(&cluster, "revoked").await;
+    let revoke = read(cluster.client.delete(cluster.url("/v1/leases/compat%2Frevoked"))).await;
+    assert_eq!(revoke, (200, json!({"revoked": 1})));
+    let expiry = async { while cluster.get("/v1/leases/compat%2Fexpired").await.1["state"] != json!("expired") {} };
+    tokio::time::timeout(SOON, expiry).await.expect("the lease expires in time");
+    for (list, expected) in [("expired", &["expired"][..]), ("released", &["released", "revoked"])] {
+        let (status, listed) = cluster.get(&format!("/api/leases/{list}")).await;
+        assert_eq!(status, 200, "{listed}");
+        let leases = listed.as_array().expect("a list").iter();
+        let mut resources: Vec<&str> = leases.map(|lease| lease["resource"].as_str().expect("text")).collect();
+        resources.sort();
+        assert_eq!(resources, expected, "{list}");
+    }
+    cluster.end().await;
+}
+
+/// The records of all resources, in their order.
+async fn acquire_all(cluster: &Cluster, resources: &[String]) -> Vec<Value> {
+    const AT_ONCE: usize = 50;
+    let mut leases = Vec::new();
+    for some in resources.chunks(AT_ONCE) {
+        leases.extend(join_all(some.iter().map(|resource| acquire(cluster, resource))).await);
+    }
+    leases
+}
+
 /// One read of the node has about 240 of these resources.
 async fn page_of_long_resources_ends_at_about_a_mebibyte() {
     const RESOURCES: usize = 900;
-    const AT_ONCE: usize = 50;
     let cluster = start().await;
     let resources: Vec<String> = (0..RESOURCES).map(|number| format!("{number:04}").repeat(1_000)).collect();
-    for some in resources.chunks(AT_ONCE) {
-        join_all(some.iter().map(|resource| acquire(&cluster, resource))).await;
-    }
+    acquire_all(&cluster, &resources).await;
     let (mut seen, mut ids, mut query) = (Vec::new(), Vec::new(), String::new());
     loop {
         let page = cluster.client.get(cluster.url(&format!("/api/leases{query}"))).send().await.expect("an answer");
@@ -87,6 +118,17 @@ async fn page_of_long_resources_ends_at_about_a_mebibyte() {
         assert_eq!(status, expected, "{}", found["detail"]);
         assert!(status != 200 || found["id"] == json!(id), "{}", found["id"]);
     }
+    cluster.end().await;
+}
+
+/// The bound is 256,000 leases, and one read of the node has 1,000 of these resources.
+async fn search_of_an_id_passes_3000_leases() {
+    let cluster = start().await;
+    let resources: Vec<String> = (0..3_001).map(|number| format!("job-{number:04}")).collect();
+    let leases = acquire_all(&cluster, &resources).await;
+    let id = leases[3_000]["id"].as_u64().expect("an integer");
+    let (status, found) = cluster.get(&format!("/api/leases/{id}")).await;
+    assert_eq!((status, &found["resource"]), (200, &json!("job-3000")), "{found}");
     cluster.end().await;
 }
 

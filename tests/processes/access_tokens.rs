@@ -90,11 +90,17 @@ async fn unknown_tokens_are_limited_per_address() {
     let mut guarded = Guarded::start("").await;
     let began = Instant::now();
     let unknown = format!("Bearer tenure_{}c097aaa3", "a7".repeat(32));
-    let mut seen = Vec::new();
+    let (mut seen, mut last) = (Vec::new(), String::new());
     for _ in 0..12 {
-        seen.push(guarded.status(1, Method::GET, "/v1/leases", Some(&unknown)).await.0.as_u16());
+        let (status, body) = guarded.status(1, Method::GET, "/v1/leases", Some(&unknown)).await;
+        seen.push(status.as_u16());
+        last = body;
     }
     assert_eq!(seen, [[401; 10].as_slice(), &[429; 2]].concat());
+    let problem: Value = serde_json::from_str(&last).expect("JSON");
+    let hint = Duration::from_millis(problem["retry_after_ms"].as_u64().expect("a time"));
+    let window = Duration::from_secs(10);
+    assert!(hint <= window && began.elapsed() + hint >= window, "the window ends in {hint:?}: {problem}");
     let root = format!("Bearer {}", guarded.root);
     let (status, body) = guarded.status(1, Method::GET, "/v1/leases", Some(&root)).await;
     assert_eq!(status, StatusCode::OK, "a valid token always passes: {body}");

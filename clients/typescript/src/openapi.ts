@@ -174,7 +174,7 @@ export interface components {
             holders: number;
             /**
              * Format: int64
-             * @description Rest of the lock delay after an expiry or a revoke. `null` without a lock delay.
+             * @description How long claims still get `lock_delay` (expiry, revoke, restore, change of leader), or `null`.
              */
             lock_delay_left_ms?: number | null;
             /** @description The name of the lease. */
@@ -305,7 +305,7 @@ export interface components {
              * @example 281474976710661
              */
             token: string;
-            /** @description The ttl of the grant or of the last renewal. */
+            /** @description The ttl of the request that set the expiry. */
             ttl_ms: components["schemas"]["TtlMs"];
             /**
              * Format: int32

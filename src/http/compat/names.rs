@@ -121,6 +121,16 @@ mod tests {
         assert_eq!((decode("a.2e").as_deref(), decode("a.2E")), (Some("a."), None));
     }
 
+    /// No resource has one of these names.
+    #[test]
+    fn lease_with_an_unusual_name_has_it_as_its_resource() {
+        for text in ["a.2E", "a.zz", "a.x1", ".ff"] {
+            let name = LeaseName::new(format!("{PREFIX}{text}")).expect("valid");
+            let lease = HolderLease { name, ..super::super::record::tests::lease(5) };
+            assert_eq!(resource(&lease), text);
+        }
+    }
+
     #[test]
     fn resource_has_at_most_4088_bytes() {
         assert!(of(&"\n".repeat(4088)).is_ok());

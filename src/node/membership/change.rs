@@ -444,6 +444,7 @@ mod tests {
             (add(9, "127.0.0.1:1", "127.0.0.1:2"), "was used by a removed node"),
             (add(4, "127.0.0.1:1", "127.0.0.1:2"), "node 4 is a member at 127.0.0.1:8004"),
             (add(0, "127.0.0.1:1", "127.0.0.1:2"), "the id 0 is outside 1 to"),
+            (add(MAX_ID + 1, "127.0.0.1:1", "127.0.0.1:2"), "is outside 1 to 9223372036854775807"),
             (add(5, "127.0.0.1:8002", "127.0.0.1:2"), "node 2 has the address 127.0.0.1:8002"),
             (add(5, "127.0.0.1:1", "127.0.0.1:8002"), "node 2 has the address 127.0.0.1:8002"),
             (add(5, "127.0.0.1:1", "127.0.0.1:1"), "must differ"),
@@ -453,6 +454,7 @@ mod tests {
         ] {
             assert_refused(&view(), &change, why);
         }
+        assert!(step(&view(), &add(MAX_ID, "127.0.0.1:1", "127.0.0.1:2")).is_ok());
         let trusted = MembershipView { may_be_reached: true, ..view() };
         assert!(step(&trusted, &add(5, "10.0.0.5:1", "10.0.0.5:2")).is_ok());
     }

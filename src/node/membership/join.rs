@@ -201,11 +201,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let membership = self.raft.current_membership();
         let is_heard = self.raft.last_contact().is_some_and(|heard| heard <= self.settings.timeouts.leaderless);
         if joined.is_none() || !is_heard || self.is_leaving() {
-            let members = membership.nodes.iter().map(|(&id, info)| (id, info.peer.as_str()));
-            let file = configured.iter().map(|member| (member.id, member.peer.as_str()));
-            // The addresses of the cluster replace those of the file.
-            let peers: BTreeMap<NodeId, &str> = file.chain(members).collect();
-            return ask(&self.transport, own, peers).await;
+            return ask(&self.transport, own, addresses_to_ask(configured, &membership.nodes)).await;
         }
         if membership.nodes.contains_key(&own) && !membership.voters.contains(&own) {
             // The leader refuses it until this node has caught up.
@@ -231,6 +227,16 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
              `tenure member update`"
         );
     }
+}
+
+/// The addresses of the peers. Those of the cluster replace those of the file.
+fn addresses_to_ask<'a>(
+    configured: &'a [MemberConfig],
+    members: &'a BTreeMap<NodeId, PeerInfo>,
+) -> BTreeMap<NodeId, &'a str> {
+    let file = configured.iter().map(|member| (member.id, member.peer.as_str()));
+    let members = members.iter().map(|(&id, info)| (id, info.peer.as_str()));
+    file.chain(members).collect()
 }
 
 /// Presents this node to its peers. Returns the refusal of a peer that knows another incarnation of it, or its removal.
@@ -297,6 +303,16 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::ZERO);
         assert_eq!(ask(&SilentPeers, 12, peers(10)).await, None);
         assert_eq!(began.elapsed(), CALL_TIMEOUT);
+    }
+
+    #[test]
+    fn members_are_asked_at_their_addresses_in_the_cluster() {
+        let file = |id, peer: &str| MemberConfig { id, http: String::new(), peer: peer.to_owned() };
+        let member = |id, peer: &str| (id, PeerInfo { http: String::new(), peer: peer.to_owned() });
+        let file = [file(1, "old"), file(2, "only-in-the-file")];
+        let members = BTreeMap::from([member(1, "new"), member(3, "joined-later")]);
+        let expected = BTreeMap::from([(1, "new"), (2, "only-in-the-file"), (3, "joined-later")]);
+        assert_eq!(addresses_to_ask(&file, &members), expected);
     }
 
     #[test]

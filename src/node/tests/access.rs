@@ -332,6 +332,32 @@ async fn expired_token_reads_nowhere_after_its_ttl() {
     cluster.shutdown().await;
 }
 
+/// No client of these nodes can have a certificate. So an administrator without a token cannot act.
+#[tokio::test(start_paused = true)]
+async fn without_tls_no_administrator_has_a_certificate() {
+    let (cluster, leader, _) = start_guarded().await;
+    let node = cluster.node(leader);
+    let permissions = [PrefixRight { right: Right::Admin, prefix: String::new() }].into();
+    change(node, AccessChange::SetRole { role: name("admin"), permissions }).await.expect("made");
+    for administrator in ["expiring", "lasting", "other"] {
+        let (principal, roles) = (name(administrator), [name("admin")].into());
+        change(node, AccessChange::SetPrincipal { principal, roles }).await.expect("made");
+    }
+    let (_, created_wall_ms) = node.inner.requests.clock.reading();
+    let (principal, expires_wall_ms) = (name("expiring"), created_wall_ms + 3_600_000);
+    let expiring = AccessChange::AddExpiringToken { principal, hash: hash(2), created_wall_ms, expires_wall_ms };
+    let lasting = AccessChange::AddToken { principal: name("lasting"), hash: hash(3), created_wall_ms };
+    for wanted in [expiring, lasting] {
+        change(node, wanted).await.expect("made");
+    }
+    let remove = Request::ChangeAccess(AccessChange::RemovePrincipal(name("lasting")));
+    let refused = node.request_of(&Caller::Token(hash(2)), remove, Forward::Once).await;
+    let is_refused =
+        matches!(&refused, Err(RequestError::Denied(Denied::Refused(why))) if why.contains("without a ttl"));
+    assert!(is_refused, "{refused:?}");
+    cluster.shutdown().await;
+}
+
 /// The removal waits for another change, for longer than a request may take.
 #[tokio::test(start_paused = true)]
 async fn expired_token_is_removed_after_a_failed_attempt() {
@@ -406,6 +432,37 @@ async fn waiter_with_a_revoked_token_keeps_its_place() {
     // The leader looks for ended leases at least once a second.
     let expected = Duration::from_millis(TTL_MS - 100)..=Duration::from_millis(TTL_MS + 1_100);
     assert!(expected.contains(&after), "granted after {after:?}");
+    cluster.shutdown().await;
+}
+
+/// The claim goes to the next leader, which checks it again. Without it, the place goes to the next waiter.
+#[tokio::test(start_paused = true)]
+async fn next_leader_refuses_a_waiter_with_a_revoked_token() {
+    let (cluster, leader, [follower, other]) = start_guarded().await;
+    add_second(cluster.node(other)).await;
+    let request = |token, request: Request| {
+        let node = cluster.node(follower).clone();
+        async move { node.request_of(&Caller::Token(hash(token)), request, Forward::Once).await.map(|done| done.answer) }
+    };
+    let held = match request(2, claim_of("holds")).await {
+        Ok(Answer::Outcome(Outcome::Held { lease, .. })) => lease,
+        other => panic!("not granted: {other:?}"),
+    };
+    let revoked = tokio::spawn(request(1, claim_of("revoked")));
+    until_waiters(cluster.node(leader), 1).await;
+    let next = tokio::spawn(request(2, claim_of("next")));
+    until_waiters(cluster.node(leader), 2).await;
+    change(cluster.node(other), AccessChange::RemoveToken(hash(1).id())).await.expect("made");
+    tokio::time::sleep(HEARTBEAT).await;
+    assert_eq!(queue(cluster.node(leader)).await, ["revoked", "next"], "with the same leader");
+
+    assert_eq!(cluster.node(leader).transfer_leadership_to(other).await, Ok(other));
+    let ended = tokio::time::timeout(SOON, revoked).await.expect("the next leader refuses it").expect("no panic");
+    assert!(matches!(ended, Err(RequestError::Unknown(_))), "it can still be granted: {ended:?}");
+    let release = Command::Release { name: held.name.clone(), holder: held.holder.clone(), token: held.token };
+    assert_eq!(request(2, Request::Change(release)).await, Ok(Answer::Outcome(Outcome::Released(true))));
+    let granted = tokio::time::timeout(SOON, next).await.expect("no other waiter is left").expect("no panic");
+    assert!(matches!(granted, Ok(Answer::Outcome(Outcome::Held { .. }))), "{granted:?}");
     cluster.shutdown().await;
 }
 

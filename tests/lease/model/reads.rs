@@ -29,8 +29,9 @@ impl Model {
     pub fn explain(&self, name: &LeaseName, holder: &HolderId) -> Explanation {
         let active = |lease: &HolderLease| lease.state == LeaseState::Active;
         let held: Vec<HolderLease> = self.leases_of(name).into_iter().filter(active).collect();
+        let reserved_until = self.waits_for_confirmation(name).then(|| self.window_end());
         Explanation {
-            delay_until: self.delays.get(name).copied(),
+            delay_until: self.delays.get(name).copied().max(reserved_until),
             next: self.queue(name).into_iter().next(),
             waiters: self.waiting(name).count() as u32,
             standing: Some(self.standing(name, holder, &held)),

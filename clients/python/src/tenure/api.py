@@ -457,7 +457,7 @@ class Lease(TypedDict):
     """
     ttl_ms: TtlMs
     """
-    The ttl of the grant or of the last renewal.
+    The ttl of the request that set the expiry.
     """
     waiters: int
     """
@@ -683,7 +683,7 @@ class Explanation(TypedDict):
     """
     lock_delay_left_ms: NotRequired[int | None]
     """
-    Rest of the lock delay after an expiry or a revoke. `null` without a lock delay.
+    How long claims still get `lock_delay` (expiry, revoke, restore, change of leader), or `null`.
     """
     name: str
     """

@@ -414,6 +414,20 @@ mod tests {
         assert!(latest.0.lock().is_empty());
     }
 
+    /// The task of the first connection ends after the second connection has replaced it.
+    #[tokio::test]
+    async fn ended_connection_forgets_no_later_one() {
+        let latest = LatestConnections::default();
+        let [first, second, third] = [(); 3].map(|()| (CancellationToken::new(), TaskTracker::new()));
+        for (stop, calls) in [&first, &second] {
+            latest.replace(1, Lane::Request, stop, calls).await;
+        }
+        latest.forget(1, Lane::Request, &first.1);
+        latest.replace(1, Lane::Request, &third.0, &third.1).await;
+        assert!(second.0.is_cancelled(), "its requests would run beside their repetitions");
+        assert!(!third.0.is_cancelled());
+    }
+
     #[test]
     fn refusal_is_logged_again_after_10_s() {
         let refusals = RefusalLog::default();

@@ -44,8 +44,10 @@ async fn node_refuses_requests_after_a_dropped_shutdown() {
     let leader = cluster.leader().await;
     let node = cluster.node(leader);
     held(node, acquire("job", "a", 60_000, None)).await;
-    let waits = node.clone();
-    let waiting = tokio::spawn(async move { ask(&waits, acquire("job", "b", 60_000, Some(60_000))).await });
+    let options = ManagerOptions::new().clock(Arc::new(TokioClock::new()));
+    let manager = LeaseManager::with_options(Local::new(node.clone()), options).expect("valid");
+    let lease = manager.lease("job").expect("a name");
+    let waiting = tokio::spawn(async move { lease.acquire(Wait::UpTo(Duration::from_secs(60))).await });
     while queue(node).await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -514,11 +514,15 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let over = async {
             tokio::time::sleep_until(until).await;
             let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
-            match self.requests.waits.over(request, until, leave) {
-                WaitOver::Ends => {}
-                WaitOver::OtherWaits => return Ok(Answer::WaitTimeout),
-                // It ends by the wake of its waiter.
-                WaitOver::Leaves(left) => drop(left.await),
+            loop {
+                let changed = self.requests.waits.changed.notified();
+                match self.requests.waits.over(request.clone(), until, leave) {
+                    WaitOver::Ends => break,
+                    WaitOver::OtherWaits => return Ok(Answer::WaitTimeout),
+                    WaitOver::OtherMayWait => changed.await,
+                    // It ends by the wake of its waiter.
+                    WaitOver::Leaves(left) => break drop(left.await),
+                }
             }
             tokio::time::sleep(slack).await;
             Err(ProposeError::Unknown("the wait is over, but its end is not committed".into()))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::lease::{Change, DropCause, Effects, GrantCause, HolderLease, Lost, Machine, WaiterId};
@@ -27,6 +27,8 @@ pub(in crate::node) enum WaitOver<L> {
     Ends,
     /// Another request of the waiter keeps the position.
     OtherWaits,
+    /// The claim of another request is not applied. It may take over the position, or be refused.
+    OtherMayWait,
     /// The machine would end the wait later, so the waiter leaves the queue.
     Leaves(L),
 }
@@ -36,6 +38,8 @@ pub(in crate::node) struct WaitRegistry {
     waiters: Mutex<Waiters>,
     /// Receives each waiter whose last request was dropped before an answer.
     abandoned: mpsc::UnboundedSender<WaiterId>,
+    /// Notified when a request learns that it is queued, and when a request ends.
+    pub changed: Notify,
 }
 
 #[derive(Default)]
@@ -121,7 +125,7 @@ impl WaitRegistry {
     /// Returns a registry, and a receiver of the waiters that must leave their queues.
     pub fn new() -> (Arc<WaitRegistry>, mpsc::UnboundedReceiver<WaiterId>) {
         let (abandoned, left) = mpsc::unbounded_channel();
-        (Arc::new(WaitRegistry { waiters: Mutex::default(), abandoned }), left)
+        (Arc::new(WaitRegistry { waiters: Mutex::default(), abandoned, changed: Notify::new() }), left)
     }
 
     /// Registers a wait of a client of `node` that ends at `until`, and then calls `propose`: its claim may be granted at
@@ -155,8 +159,10 @@ impl WaitRegistry {
     ) -> WaitOver<L> {
         let waiters = self.waiters.lock();
         let waits = |requests: &&Requests| requests.waiting.iter().any(|one| one.handle == handle);
+        let is_queued = |other: &Waiting| other.handle != handle && other.queued_at.is_some();
         match waiters.by_id.get(&id).filter(waits) {
-            Some(requests) if requests.waiting.len() > 1 => WaitOver::OtherWaits,
+            Some(requests) if requests.waiting.iter().any(is_queued) => WaitOver::OtherWaits,
+            Some(requests) if requests.waiting.len() > 1 => WaitOver::OtherMayWait,
             Some(requests) if requests.until > Some(until) => WaitOver::Leaves(leave(id)),
             _ => WaitOver::Ends,
         }
@@ -233,6 +239,7 @@ impl WaitHandle {
         let Requests { waiting, .. } = waiters.by_id.get_mut(&self.id).expect("its handle is registered");
         let at = waiting.iter().position(|one| one.handle == self.handle).expect("its handle is registered");
         waiting[at].queued_at = Some(index);
+        self.registry.changed.notify_waiters();
         let early = std::mem::take(&mut waiting[at].early);
         if let Some(end) = early.into_iter().find(|end| end.ends(index)) {
             waiting.remove(at).wake(end.wake);
@@ -266,6 +273,7 @@ impl Drop for WaitHandle {
         let Some(requests) = waiters.by_id.get_mut(&self.id) else { return };
         let Some(at) = requests.waiting.iter().position(|one| one.handle == self.handle) else { return };
         requests.waiting.remove(at);
+        self.registry.changed.notify_waiters();
         requests.has_left |= self.may_be_in_queue;
         if !requests.waiting.is_empty() {
             return;
@@ -314,6 +322,8 @@ impl Drop for LocalWaitGuard {
 
 #[cfg(test)]
 mod tests {
+    mod overlaps;
+
     use std::time::Instant;
 
     use super::*;
@@ -485,8 +495,9 @@ mod tests {
         let until = |seconds| now + Duration::from_secs(seconds);
         let register = |seconds| registry.register(id.clone(), 1, until(seconds), |longer| longer.as_secs());
         let over = |request: &WaitHandle, seconds| registry.over(request.request(), until(seconds), drop);
-        let ((long, none), (short, longer)) = (register(60), register(10));
+        let ((mut long, none), (short, longer)) = (register(60), register(10));
         assert_eq!((none, longer), (0, 50));
+        long.queued_at(1);
         assert!(matches!(over(&short, 10), WaitOver::OtherWaits));
         drop(long);
         assert!(matches!(over(&short, 10), WaitOver::Leaves(())));

@@ -34,16 +34,24 @@ fn held(answered: Answered) -> HolderLease {
     }
 }
 
+/// Sends a request, so that the next entry has it.
+fn send(node: &TestNode, request: Request) -> BoxFuture<'static, Answered> {
+    let mut sent = execute(node, request);
+    assert!(sent.as_mut().now_or_never().is_none(), "its entry takes longer");
+    sent
+}
+
+fn revoke() -> Request {
+    let name = LeaseName::new("job").expect("valid");
+    Request::Change(Command::Revoke { name, reason: String::new() })
+}
+
 /// Two claims share an entry, which grants one of them. The third claim comes while the entry is in flight.
 #[tokio::test(start_paused = true)]
 async fn later_claim_of_a_counted_lease_does_not_overtake_a_postponed_one() {
     const ENTRY: Duration = Duration::from_millis(40);
     let (cluster, node) = slow(ENTRY).await;
-    let claim = |by| {
-        let mut claim = execute(&node, counted(by, 2, None));
-        assert!(claim.as_mut().now_or_never().is_none(), "its entry takes longer");
-        claim
-    };
+    let claim = |by| send(&node, counted(by, 2, None));
     let (first, second) = (claim("first"), claim("second"));
     tokio::time::sleep(ENTRY / 4).await;
     let third = claim("third");
@@ -59,21 +67,47 @@ async fn later_claim_of_a_counted_lease_does_not_overtake_a_postponed_one() {
 async fn later_claim_does_not_overtake_a_claim_that_is_postponed_after_a_revoke() {
     const ENTRY: Duration = Duration::from_millis(40);
     let (cluster, node) = slow(ENTRY).await;
-    let send = |request| {
-        let mut sent = execute(&node, request);
-        assert!(sent.as_mut().now_or_never().is_none(), "its entry takes longer");
-        sent
-    };
-    let name = LeaseName::new("job").expect("valid");
-    let revoke = Request::Change(Command::Revoke { name, reason: String::new() });
-    let (first, revoke, second) = (send(counted("a", 1, None)), send(revoke), send(counted("b", 1, None)));
+    let (first, revoked) = (send(&node, counted("a", 1, None)), send(&node, revoke()));
+    let second = send(&node, counted("b", 1, None));
     tokio::time::sleep(ENTRY / 4).await;
-    let third = send(counted("c", 1, None));
-    let answers = join_all([first, revoke, second, third]).await;
+    let third = send(&node, counted("c", 1, None));
+    let answers = join_all([first, revoked, second, third]).await;
     let [first, revoked, second, third] = answers.try_into().expect("four answers");
     assert_eq!(revoked, Ok(Answer::Outcome(Outcome::Revoked(1))));
     assert!(held(first).token < held(second).token);
     assert!(matches!(third, Ok(Answer::Outcome(Outcome::Refused(Refusal::Held { .. })))), "{third:?}");
+    cluster.shutdown().await;
+}
+
+/// Three claims share an entry, which grants the first one. The third claim would get the second slot from the queue.
+#[tokio::test(start_paused = true)]
+async fn claim_with_a_wait_does_not_overtake_a_postponed_claim_of_its_entry() {
+    let (cluster, node) = slow(Duration::from_millis(40)).await;
+    let (first, second) = (send(&node, counted("first", 2, None)), send(&node, counted("second", 2, None)));
+    let third = tokio::spawn(send(&node, counted("third", 2, Some(60_000))));
+    let answers = join_all([first, second]).await;
+    let [first, second] = answers.try_into().expect("two answers");
+    assert!(held(first).token < held(second).token);
+    until_waiters(&node, 1).await;
+    assert_eq!(queue(&node).await, ["third"]);
+    assert!(!third.is_finished(), "both slots are taken");
+    cluster.shutdown().await;
+}
+
+/// The entry of the four commands grants the lease once, and the revoke frees it again.
+#[tokio::test(start_paused = true)]
+async fn claim_with_a_wait_does_not_overtake_a_claim_postponed_after_a_revoke() {
+    let (cluster, node) = slow(Duration::from_millis(40)).await;
+    let (first, revoked) = (send(&node, counted("a", 1, None)), send(&node, revoke()));
+    let second = send(&node, counted("b", 1, None));
+    let third = tokio::spawn(send(&node, counted("c", 1, Some(60_000))));
+    let answers = join_all([first, revoked, second]).await;
+    let [first, revoked, second] = answers.try_into().expect("three answers");
+    assert_eq!(revoked, Ok(Answer::Outcome(Outcome::Revoked(1))));
+    assert!(held(first).token < held(second).token);
+    until_waiters(&node, 1).await;
+    assert_eq!(queue(&node).await, ["c"]);
+    assert!(!third.is_finished(), "the second claim has the lease");
     cluster.shutdown().await;
 }
 

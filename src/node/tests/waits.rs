@@ -127,3 +127,31 @@ async fn last_request_of_a_holder_ends_its_wait_at_its_own_time() {
     assert_eq!(queue(node).await, [] as [&str; 0]);
     cluster.shutdown().await;
 }
+
+/// The claim of the second request is on the way at the end of the first wait, and the log refuses it.
+#[tokio::test(start_paused = true)]
+async fn refused_claim_hides_no_grant_from_an_earlier_request() {
+    const ENTRY: Duration = Duration::from_millis(40);
+    let (cluster, leader, others) = start().await;
+    let node = cluster.node(leader).clone();
+    let holder = lease(&manager(&node));
+    holder.acquire(Wait::No).await.expect("free");
+    let began = Instant::now();
+    let first = wait_at(&cluster, leader, SHORT_WAIT);
+    until_waiters(&node, 1).await;
+    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    let released = tokio::spawn(async move { holder.release().await });
+    tokio::time::sleep(ENTRY / 8).await;
+    let Request::Acquire(claim) = claim_of("waits") else { unreachable!("it is a claim") };
+    let (inner, claim) = (node.inner.clone(), Request::Acquire(Acquire { limit: 2, ..claim }));
+    let mut second = Box::pin(async move { inner.execute_as_leader(&Caller::Program, claim).await });
+    assert!(second.as_mut().now_or_never().is_none(), "its claim is on the way");
+    let granted = tokio::time::timeout(SOON, first).await.expect("it ends in time").expect("no panic");
+    assert!(matches!(granted, Ok(Answer::Outcome(Outcome::Held { .. }))), "{granted:?}");
+    assert!(began.elapsed() > SHORT_WAIT, "the grant came before the end of the wait");
+    let refused = second.await.map(|response| response.answer);
+    assert_eq!(refused, Ok(Answer::Outcome(Outcome::Refused(Refusal::LimitDiffers { limit: 1 }))));
+    released.await.expect("no panic").expect("released");
+    cluster.shutdown().await;
+}

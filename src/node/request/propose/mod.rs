@@ -33,7 +33,7 @@ use crate::node::request::RequestError;
 use crate::raft::{Applied, MAX_ENTRY_BYTES, Proposal, RaftHandle, WriteError};
 use crate::storage::{Position, Storage};
 
-use undecided::Undecided;
+use undecided::{EntryOrder, Undecided};
 use weights::weight;
 
 /// Most entries in flight. Two keep the disk and the network busy; more only make entries smaller.
@@ -429,9 +429,9 @@ impl JobReceiver {
         answer_all(late, &ProposeError::Refused(RequestError::Busy));
     }
 
-    /// Takes the jobs of the next entry; `None` if there are none. Holds claims back that are `undecided`.
-    fn next_entry(&self, undecided: &Undecided) -> Option<Vec<QueuedCommand<Job>>> {
-        let must_wait = |waiting: &mut QueuedCommand<Job>| undecided.holds_back(&waiting.job.command);
+    /// Takes the jobs of the next entry in a term; `None` if there are none. Holds claims back that are `undecided`, or
+    /// that could overtake a claim of the entry.
+    fn next_entry(&self, undecided: &Undecided, term: u64) -> Option<Vec<QueuedCommand<Job>>> {
         self.queue(|queue| {
             loop {
                 // A claim without a caller is dropped: a grant would block the lease until its ttl is over.
@@ -439,7 +439,14 @@ impl JobReceiver {
                 if entry.is_empty() {
                     return None;
                 }
-                queue.hold_back(entry.extract_if(.., must_wait));
+                // This node may have stopped leading and led again since it accepted a command. A refused claim must
+                // hold no other claim back: no entry would end that hold.
+                let earlier = entry.extract_if(.., |waiting| waiting.job.term != term);
+                answer_all(earlier.map(|waiting| waiting.job), &ProposeError::NotLeader);
+                let mut order = EntryOrder::default();
+                queue.hold_back(entry.extract_if(.., |waiting| {
+                    undecided.holds_back(&waiting.job.command) || order.holds_back(&waiting.job.command)
+                }));
                 if !entry.is_empty() {
                     return Some(entry);
                 }
@@ -476,7 +483,7 @@ impl Drop for JobReceiver {
 /// of this term is applied under the limits of this leader.
 ///
 /// A claim that its entry postpones must not be overtaken. So later claims of its name wait until the outcome of the
-/// entry is known.
+/// entry is known, also a claim with a wait that shares its entry.
 pub(in crate::node) async fn run<S: Storage>(
     jobs: JobReceiver,
     raft: Arc<RaftHandle<S>>,
@@ -508,19 +515,11 @@ pub(in crate::node) async fn run<S: Storage>(
             () = tokio::time::sleep_until(next_late.unwrap_or_else(Instant::now)), if next_late.is_some() => {}
         }
         jobs.refuse_late();
+        // Without a term, the next round answers the commands: the clock has changed.
         while in_flight.len() < MAX_IN_FLIGHT
-            && let Some(mut batch) = jobs.next_entry(&undecided)
+            && let Some(leader_term) = clock.leader_term()
+            && let Some(mut batch) = jobs.next_entry(&undecided, leader_term.term)
         {
-            let Some(leader_term) = clock.leader_term() else {
-                answer_all(batch.into_iter().map(|waiting| waiting.job), &ProposeError::NotLeader);
-                continue;
-            };
-            // This node may have stopped leading and led again since it accepted a command.
-            let earlier = batch.extract_if(.., |waiting| waiting.job.term != leader_term.term);
-            answer_all(earlier.map(|waiting| waiting.job), &ProposeError::NotLeader);
-            if batch.is_empty() {
-                continue;
-            }
             if raft.replica().read(|state| state.machine.limits()) != limits {
                 batch.insert(0, set_limits(leader_term.term, limits));
             }

@@ -100,6 +100,51 @@ fn claims_with_a_wait_and_of_plain_leases_hold_no_claim_back() {
     }
 }
 
+/// The numbers of the commands that share an entry.
+fn together(commands: &[Command]) -> Vec<usize> {
+    let mut order = EntryOrder::default();
+    let taken = commands.iter().enumerate().filter(|(_, command)| !order.holds_back(command));
+    taken.map(|(number, _)| number).collect()
+}
+
+#[test]
+fn claim_with_a_wait_is_held_back_only_behind_a_claim_that_may_be_postponed() {
+    let (revoke, plain, counted) = (revoke_of_n(), |wait_ms| claim_of_n(1, wait_ms), |wait_ms| claim_of_n(2, wait_ms));
+    let wait = Some(1_000);
+    assert_eq!(together(&[counted(None), counted(None), counted(wait)]), [0, 1]);
+    assert_eq!(together(&[counted(None), counted(wait), counted(None), counted(wait)]), [0], "they keep their order");
+    assert_eq!(together(&[counted(wait), counted(None), counted(None)]), [0, 1, 2]);
+    assert_eq!(together(&[revoke.clone(), plain(None), plain(wait), revoke.clone()]), [0, 1, 3]);
+    assert_eq!(together(&[revoke.clone(), plain(wait), plain(None)]), [0, 1, 2]);
+    assert_eq!(together(&[plain(None), revoke, plain(wait)]), [0, 1, 2]);
+    assert_eq!(together(&[plain(None), plain(None), plain(wait), plain(wait)]), [0, 1, 2, 3]);
+}
+
+/// Under access control, each claim is a command of its principal.
+#[test]
+fn claims_of_principals_are_held_back_like_others() {
+    let owned = |wait_ms| claim_of_n(2, wait_ms).owned_by(AccessName::new("p").expect("valid"));
+    assert_eq!(together(&[owned(None), owned(Some(1_000))]), [0]);
+    for (entry, later) in [(owned(None), claim_of_n(2, None)), (claim_of_n(2, None), owned(None))] {
+        let mut undecided = Undecided::default();
+        undecided.add([entry.clone()].iter());
+        assert!(undecided.holds_back(&later), "{entry:?}, {later:?}");
+    }
+}
+
+/// The leader does not lead any more, so no entry ends the hold.
+#[test]
+fn claims_that_are_held_back_are_taken_with_all_commands() {
+    let (mut queue, now) = (queue(), Instant::now());
+    queue.push(Class::Ordinary, WEIGHT, "held back", now).expect("there is room");
+    let taken = queue.take_entry(|_| true);
+    queue.hold_back(taken.into_iter());
+    for (class, job) in [(Class::Ordinary, "claim"), (Class::Urgent, "renewal")] {
+        queue.push(class, WEIGHT, job, now).expect("there is room");
+    }
+    assert_eq!(queue.take_all(), ["renewal", "held back", "claim"]);
+}
+
 #[test]
 fn unwanted_commands_are_dropped() {
     let (mut queue, now) = (queue(), Instant::now());
@@ -438,8 +483,21 @@ async fn claim_without_a_caller_is_not_proposed() {
     let mut waits = Box::pin(proposer.propose(1, claim("waits")));
     assert_eq!(waits.as_mut().now_or_never(), None);
     assert_eq!(proposer.propose(1, release.clone()).now_or_never(), None);
-    let entry = jobs.next_entry(&Undecided::default()).expect("two commands");
+    let entry = jobs.next_entry(&Undecided::default(), 1).expect("two commands");
     let entry: Vec<_> = entry.into_iter().map(|taken| taken.job.command).collect();
     assert_eq!(entry, [release, claim("waits")]);
-    assert!(jobs.next_entry(&Undecided::default()).is_none());
+    assert!(jobs.next_entry(&Undecided::default(), 1).is_none());
+}
+
+/// The node has stopped leading and leads again. No entry would end the hold of the second claim.
+#[tokio::test]
+async fn claim_of_an_earlier_term_holds_no_claim_back() {
+    let (proposer, jobs) = Proposer::new();
+    let mut earlier = Box::pin(proposer.propose(1, claim_of_n(2, None)));
+    let mut waits = Box::pin(proposer.propose(2, claim_of_n(2, Some(1_000))));
+    assert_eq!((earlier.as_mut().now_or_never(), waits.as_mut().now_or_never()), (None, None));
+    let entry = jobs.next_entry(&Undecided::default(), 2).expect("the claim of this term");
+    let entry: Vec<_> = entry.into_iter().map(|taken| taken.job.command).collect();
+    assert_eq!(entry, [claim_of_n(2, Some(1_000))]);
+    assert_eq!(earlier.now_or_never(), Some(Err(ProposeError::NotLeader)));
 }

@@ -30,6 +30,36 @@ impl Undecided {
     }
 }
 
+/// The claims of one entry that would overtake an earlier claim of the entry.
+///
+/// The entry queues a claim with a wait that it cannot grant. If it postpones an earlier claim without a wait, the queue
+/// gets the free slot before that claim comes again. So the claim with a wait goes into a later entry, and so do the
+/// claims of its name behind it.
+#[derive(Default)]
+pub(super) struct EntryOrder {
+    revoked: BTreeSet<LeaseName>,
+    /// The names with a claim that the entry may postpone.
+    postponed: BTreeSet<LeaseName>,
+    held_back: BTreeSet<LeaseName>,
+}
+
+impl EntryOrder {
+    /// Whether the next command of the entry must wait for the outcome of the entry.
+    pub fn holds_back(&mut self, command: &Command) -> bool {
+        if let Command::Revoke { name, .. } = command {
+            self.revoked.insert(name.clone());
+        }
+        let Some(Acquire { name, limit, wait_ms, .. }) = claim(command) else { return false };
+        if wait_ms.is_some() && self.postponed.contains(name) {
+            self.held_back.insert(name.clone());
+        }
+        if wait_ms.is_none() && (*limit > 1 || self.revoked.contains(name)) {
+            self.postponed.insert(name.clone());
+        }
+        self.held_back.contains(name)
+    }
+}
+
 fn claim(command: &Command) -> Option<&Acquire> {
     match command {
         Command::Acquire(claim) | Command::As { command: HolderCommand::Acquire(claim), .. } => Some(claim),

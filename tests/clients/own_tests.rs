@@ -4,6 +4,7 @@
 
 mod python;
 mod typescript;
+mod typescript_leases;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,7 +33,7 @@ struct OwnTest {
 const LONGEST_TEST: &str = "120";
 
 fn all() -> impl Iterator<Item = &'static OwnTest> {
-    [python::BUGS, typescript::BUGS].into_iter().flatten()
+    [python::BUGS, typescript::BUGS, typescript_leases::BUGS].into_iter().flatten()
 }
 
 /// The bugs that their tests do not find, and the tests that fail without a bug.

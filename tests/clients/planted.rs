@@ -68,7 +68,7 @@ const BUGS: [Planted; 23] = [
         language: "Python",
         bug: "a cancelled acquire releases nothing",
         file: "src/tenure/_core.py",
-        before: "hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait > 0, was_ambiguous))\n            \
+        before: "hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait, was_ambiguous))\n            \
                  hold.resolver.add_done_callback(lambda _: _end_resolver(hold))",
         after: "claim.cancel()",
         case: "cancelled_acquire_releases_a_late_grant",

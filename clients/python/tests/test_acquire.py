@@ -123,63 +123,6 @@ async def test_acquire_of_a_held_lease_sends_no_request(server: ScriptedServer, 
         assert len(server.of("acquire")) == 1
 
 
-async def test_grant_after_a_long_wait_is_renewed_first(server: ScriptedServer, clock: ManualClock) -> None:
-    def waited(_: Request) -> Answer:
-        clock.now += 2
-        return granted(ttl_ms=3000)
-
-    async with managed(server, clock) as m:
-        server.on("acquire", waited)
-        job = m.manager.handle("job", ttl=3)
-        assert await job.acquire(wait=10) == TOKEN
-        assert len(server.of("renew")) == 1
-        assert server.of("acquire")[0].body["wait_ms"] == 10_000
-        assert job.remaining == pytest.approx(2.97)
-
-
-async def test_failed_renewal_after_a_wait_is_unknown(server: ScriptedServer, clock: ManualClock) -> None:
-    def waited(_: Request) -> Answer:
-        clock.now += 2
-        return granted(ttl_ms=3000)
-
-    async with managed(server, clock, operation_timeout=0.5) as m:
-        server.on("acquire", waited)
-        server.on("renew", problem("no_leader", 503))
-        server.on("explain", standing("unknown"))
-        with pytest.raises(Unknown):
-            await m.manager.handle("job", ttl=3).acquire(wait=10)
-
-
-async def test_waiting_acquire_leaves_a_node_that_is_not_ready(servers: ScriptedServer, clock: ManualClock) -> None:
-    async def wait(request: Request) -> Answer:
-        return granted() if request.node == 1 else await hang(request)
-
-    async with managed(servers, clock) as m:
-        servers.on("acquire", wait)
-        servers.on("readyz", problem("not_ready", 503))
-        assert await m.manager.handle("job", ttl=0.3).acquire(wait=30) == TOKEN
-        assert [request.node for request in servers.of("acquire")] == [0, 1]
-        assert [request.node for request in servers.of("readyz")] == [0]
-
-
-async def test_waiting_acquire_stays_at_a_ready_node(servers: ScriptedServer, clock: ManualClock) -> None:
-    ready = asyncio.Event()
-
-    def probe(_: Request) -> Answer:
-        ready.set()
-        return Answer()
-
-    async def wait(_: Request) -> Answer:
-        await ready.wait()
-        return granted()
-
-    async with managed(servers, clock) as m:
-        servers.on("acquire", wait)
-        servers.on("readyz", probe)
-        assert await m.manager.handle("job", ttl=0.3).acquire(wait=30) == TOKEN
-        assert len(servers.of("acquire")) == 1
-
-
 async def test_cancelled_acquire_releases_a_late_grant(server: ScriptedServer, clock: ManualClock) -> None:
     answer = asyncio.Event()
 

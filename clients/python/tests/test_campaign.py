@@ -130,7 +130,7 @@ async def test_campaign_continues_after_a_refusal_that_a_wait_resolves(
         server.on("acquire", in_turn(problem(code, 409), granted()))
         leadership = await asyncio.wait_for(m.manager.election("job", ttl=3).campaign(), 10)
         assert leadership.is_leader
-        assert len(server.of("acquire")) == 2
+        assert [request.body["wait_ms"] for request in server.of("acquire")] == [60_000, 60_000]
 
 
 def holds(version: int) -> Answer:

@@ -225,6 +225,26 @@ async def test_renewals_end_without_progress(
         assert server.of("renew") == []
 
 
+async def test_progress_check_of_a_cancelled_task_ends_only_its_own_renewals(
+    server: ScriptedServer, clock: ManualClock
+) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", lambda request: granted(name=request.path.split("/")[3]))
+        worker: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        worker.cancel()
+        job = m.manager.handle("job", ttl=3, renew_while=lambda: not worker.done() or worker.result())
+        other = m.manager.handle("other", ttl=3)
+        token = await job.acquire()
+        await other.acquire()
+        clock.now += 1.11
+        await m.until(lambda: other.remaining > 2.9)
+        assert job.state.kind == "ending"
+        await m.pass_time(1.9)
+        await m.until(lambda: job.state.kind == "lost")
+        assert job.state == states.Lost(token, Loss.STALLED)
+        assert other.is_held
+
+
 async def test_longest_hold_ends_the_renewals(server: ScriptedServer, clock: ManualClock) -> None:
     async with managed(server, clock) as m:
         job = m.manager.handle("job", ttl=3, longest_hold=3.5)
@@ -393,3 +413,15 @@ async def test_each_subscription_of_one_function_ends_for_itself(server: Scripte
         await job.acquire()
         await m.until(lambda: bool(heard))
         assert heard == ["held"]
+
+
+async def test_listener_hears_nothing_after_its_end(server: ScriptedServer, clock: ManualClock) -> None:
+    heard: list[states.HoldState] = []
+    async with managed(server, clock) as m:
+        job = m.manager.handle("job", ttl=3)
+        remove = job.on_state(heard.append)
+        # The call of this change is planned when the subscription ends.
+        job._hold.granted(TOKEN, 3, clock.now, clock.now)
+        remove()
+        await asyncio.sleep(0.01)
+        assert heard == []

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from managers import Managed, managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, standing
-from tenure import LeaseLost, Unavailable, Unknown, states
+from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, problem, standing
+from tenure import LeaseLost, Refused, Unavailable, Unknown, states
 from tenure._guard import LONGEST_CHECK
 
 
@@ -157,3 +157,61 @@ async def test_hand_over_without_a_new_holder_is_unknown(server: ScriptedServer,
         with pytest.raises(Unknown):
             await job.hand_over()
         assert not job.is_held
+
+
+async def test_second_hand_over_of_a_leadership_waits_for_the_first(server: ScriptedServer, clock: ManualClock) -> None:
+    is_refused = asyncio.Event()
+
+    async def refuse(_: Request) -> Answer:
+        await is_refused.wait()
+        return problem("no_such_waiter", 409)
+
+    async with managed(server, clock) as m:
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        server.on("handover", refuse)
+        first = asyncio.ensure_future(leadership.hand_over())
+        await server.received("handover")
+        second = asyncio.ensure_future(leadership.hand_over("next"))
+        await m.until(lambda: second.done() or bool(leadership.lease._hold.operation._waiters))
+        is_refused.set()
+        for handing in (first, second):
+            with pytest.raises(Refused):
+                await asyncio.wait_for(handing, 10)
+        assert leadership.is_leader
+        assert [request.body.get("to") for request in server.of("handover")] == [None, "next"]
+
+
+async def test_establish_waits_for_the_end_of_a_hand_over(server: ScriptedServer, clock: ManualClock) -> None:
+    is_refused = asyncio.Event()
+
+    async def refuse(_: Request) -> Answer:
+        await is_refused.wait()
+        return problem("no_such_waiter", 409)
+
+    async def fence(token: int) -> int:
+        return token
+
+    async with managed(server, clock) as m:
+        server.on("explain", standing("holds", lease=lease()))
+        server.on("metadata", Answer(lease(metadata_version=1)))
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        server.on("handover", refuse)
+        handing = asyncio.ensure_future(leadership.hand_over())
+        await server.received("handover")
+        establishing = asyncio.ensure_future(leadership.establish(fence))
+        await m.until(lambda: establishing.done() or bool(leadership.lease._hold.operation._waiters))
+        is_refused.set()
+        with pytest.raises(Refused):
+            await asyncio.wait_for(handing, 10)
+        assert await asyncio.wait_for(establishing, 10) == TOKEN
+        assert leadership.is_established
+
+
+async def test_hand_over_of_a_leadership_names_its_waiter(server: ScriptedServer, clock: ManualClock) -> None:
+    async with managed(server, clock) as m:
+        leadership = await m.manager.election("job", ttl=3).campaign()
+        with pytest.raises(ValueError, match="invalid holder"):
+            await leadership.hand_over("")
+        server.on("handover", Answer(lease(holder="next", token=TOKEN + 1)))
+        assert await leadership.hand_over("next") == "next"
+        assert [request.body["to"] for request in server.of("handover")] == ["next"]

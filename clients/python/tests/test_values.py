@@ -7,6 +7,7 @@ import contextlib
 import math
 import pickle
 import socket
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_endpoints_are_hosts_or_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Endpoints(None, 0).urls) == 3
     monkeypatch.setenv("TENURE_ENDPOINTS", "a:1")
     assert Endpoints(None, 0).urls == ["http://a:1/"]
+    assert Endpoints("b:1", 0).urls == ["http://b:1/"]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def test_members_are_asked_sooner_after_a_failure() -> None:
         {"drain": -1},
         {"limit": 0},
         {"limit": 10_001},
+        {"limit": 2.5},
         {"metadata": {str(n): "" for n in range(33)}},
         {"metadata": {"a": "b" * 4096}},
     ],
@@ -140,6 +143,13 @@ async def test_wait_outside_its_bounds_sends_no_request(server: ScriptedServer, 
 
     await asyncio.to_thread(in_threads)
     assert server.requests == []
+
+
+async def test_request_has_5_s_by_default() -> None:
+    async with LeaseManager() as manager, Client() as client:
+        assert (manager._core.operation_timeout, manager._core.budget.total, client._budget.total) == (5, 5, 5)
+    with sync.LeaseManager() as blocking:
+        assert blocking._manager._core.operation_timeout == 5
 
 
 async def test_options_reach_the_lease() -> None:
@@ -232,6 +242,7 @@ async def test_calls_of_threads_pass_their_arguments_on(server: ScriptedServer) 
             job = manager.handle("job", ttl=60)
             job.acquire(wait=5)
             assert job.hand_over("next") == "next"
+            assert manager.election("led", ttl=60).campaign().hand_over("next") == "next"
 
     server.on("explain", Answer())
     server.on("a%2Fb", Answer({"revoked": 2}))
@@ -245,9 +256,11 @@ async def test_calls_of_threads_pass_their_arguments_on(server: ScriptedServer) 
         "GET /v1/leases?prefix=a&holder=me&state=active%2Cexpired&limit=1000",
         "POST /v1/leases/job/acquire",
         "POST /v1/leases/job/handover",
+        "POST /v1/leases/led/acquire",
+        "POST /v1/leases/led/handover",
     ]
-    acquire, hand_over = (request.body for request in server.requests[-2:])
-    assert (acquire["wait_ms"], hand_over["to"]) == (5000, "next")
+    assert server.of("acquire")[0].body["wait_ms"] == 5000
+    assert [request.body["to"] for request in server.of("handover")] == ["next", "next"]
 
 
 async def test_get_reads_all_holders_of_a_counted_lease(server: ScriptedServer) -> None:
@@ -286,6 +299,29 @@ async def test_node_that_failed_does_not_get_the_next_request(servers: ScriptedS
             await client.revoke("job")
         await client.version()
     assert [(request.action, request.node) for request in servers.requests] == [("job", 0), ("version", 1)]
+
+
+async def test_callers_with_short_limits_leave_a_node_that_hangs(servers: ScriptedServer) -> None:
+    async def answer(request: Request) -> Answer:
+        if request.node == 0:
+            await asyncio.Event().wait()
+        return Answer({"version": "1"})
+
+    servers.on("version", answer)
+    async with Client(servers.urls) as client:
+        for _ in range(3):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(client.version(), 0.3)
+        before = len(servers.of("version"))
+        await client.version()
+        assert 0 not in [request.node for request in servers.of("version")[before:]]
+
+
+async def test_list_with_an_invalid_holder_sends_no_request(server: ScriptedServer) -> None:
+    async with Client(server.urls) as client:
+        with pytest.raises(ValueError, match="invalid holder"):
+            await client.list(holder="a\n").__anext__()
+    assert server.requests == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse connections at a full queue, or accept more")
@@ -335,6 +371,25 @@ def test_files_of_tls_come_from_the_environment(
     monkeypatch.setenv(f"TENURE_{variable}", str(tmp_path / "missing.pem"))
     with pytest.raises(error):
         Client("https://localhost")
+
+
+async def test_files_of_tls_come_from_the_arguments_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+
+    class Context(ssl.SSLContext):
+        def load_cert_chain(self, *files: object) -> None:
+            loaded.extend(files)
+
+    def context(cafile: object) -> ssl.SSLContext:
+        loaded.append(cafile)
+        return Context(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr("ssl.create_default_context", context)
+    files = {variable: tmp_path / variable for variable in ("ca", "cert", "key")}
+    for variable in files:
+        monkeypatch.setenv(f"TENURE_{variable.upper()}", "of-the-variable")
+    async with Client("https://localhost", **files):  # type: ignore[arg-type]
+        assert loaded == list(files.values())
 
 
 async def test_members_are_asked_while_requests_are_sent(server: ScriptedServer, clock: ManualClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -13,8 +14,9 @@ from typing import Any, ClassVar, cast
 import httpx
 import pytest
 
+from managers import managed
 from nodes import Cluster
-from scripted import CLOSE, Answer, ScriptedServer, in_turn, problem
+from scripted import CLOSE, Answer, ManualClock, Request, ScriptedServer, in_turn, problem
 from tenure import Client, LeaseManager, Refused, ShutDown, Unavailable, _watch, sync
 from tenure._endpoints import Endpoints
 from tenure._process import Owner
@@ -52,6 +54,40 @@ async def test_probe_of_a_closed_client_is_shut_down(server: ScriptedServer) -> 
         pass
     with pytest.raises(ShutDown):
         await client._transport.is_ready(server.urls[0] + "/")
+
+
+async def test_watches_with_short_limits_leave_a_node_that_hangs(servers: ScriptedServer) -> None:
+    async def answer(request: Request) -> Answer:
+        if request.node == 0:
+            await asyncio.Event().wait()
+        return Answer(b'id: 6\ndata: {"event": "granted", "name": "a"}\n\n')
+
+    servers.on("watch", answer)
+    async with Client(servers.urls) as client, client.watch() as watch:
+        for _ in range(3):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(watch.__anext__(), 0.3)
+        assert client._transport.endpoints.preferred != 0
+
+
+async def test_forked_process_reads_no_state_of_its_parent(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with managed(server, clock) as m, m.manager.lease("job", ttl=3) as job:
+        leadership = await m.manager.election("led", ttl=3).campaign()
+        waits = [leadership.wait_lost]
+        for lease in (job, m.manager.handle("job")):
+            waits += [lease.wait_ended, lease.wait_stopping, lease.states().__anext__]  # type: ignore[list-item]
+        with monkeypatch.context() as forked:
+            forked.setattr(m.manager._core.owner, "_pid", 0)
+            for wait in waits:
+                with pytest.raises(RuntimeError, match="belongs to process"):
+                    await asyncio.wait_for(wait(), 5)
+            with pytest.raises(RuntimeError, match="belongs to process"):
+                job.on_state(print)
+            with pytest.raises(RuntimeError, match="belongs to process"):
+                _ = leadership.token
+        await leadership.resign()
 
 
 async def test_forked_process_keeps_the_connections_of_its_parent(

@@ -166,3 +166,30 @@ async def test_cancelled_release_comes_before_the_next_claim(server: ScriptedSer
         assert await job.acquire() == TOKEN + 1
         assert [request.action for request in server.requests] == ["acquire", "release", "release", "acquire"]
         assert server.of("release")[1].body == {"holder": "me", "token": str(TOKEN)}
+
+
+@pytest.mark.parametrize("call", ["shutdown", "release"])
+async def test_cancelled_claim_that_no_read_shows_stays_unknown_for_its_ttl(
+    server: ScriptedServer, clock: ManualClock, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with managed(server, clock) as m:
+        server.on("acquire", hang)
+        monkeypatch.setattr(m.manager._core, "operation_timeout", 0.1)
+        job = m.manager.handle("job", ttl=30)
+        acquiring = asyncio.ensure_future(job.acquire(wait=30))
+        await server.received("acquire")
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        await m.until(lambda: not job._hold.operation.locked())
+        clock.now += 59
+        if call == "shutdown":
+            [(name, error)] = await m.manager.shutdown()
+            assert (name, type(error)) == ("job", Unknown)
+            return
+        with pytest.raises(Unknown):
+            await job.release()
+        # Now a late grant has expired.
+        clock.now += 2
+        assert await job.release() is False
+        assert await m.manager.shutdown() == []

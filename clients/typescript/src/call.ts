@@ -42,12 +42,16 @@ export async function send<T>(transport: Transport, endpoints: Endpoints, call: 
   const { answer, ambiguous } = await attempts<object>(options, async (context) => {
     const index = (preferred + context.number) % urls.length;
     const url = urls[index] as URL;
+    const began = performance.now();
     const ended = await attemptAt(transport, url, call, context);
     if (ended.kind === "done" || ended.kind === "refused") {
       endpoints.prefer(index);
       endpoints.refresh(transport, url);
     } else if (!context.signal.aborted) {
       endpoints.avoid(index, urls.length);
+    } else if (call.wait === undefined && policy !== "renewal") {
+      // A wait has its own probes, and the end of a renewal aborts its other attempts.
+      endpoints.left(index, urls.length, performance.now() - began);
     }
     return ended;
   });

@@ -18,6 +18,7 @@ const WITHDRAW_AFTER_MS = 250;
 /** Acquires a lease. The record stays locked for other acquires of this manager until the lease is released. */
 export async function acquire(core: Core, record: NameRecord, options: ParsedAcquire): Promise<Hold> {
   const begun = core.clock.now();
+  const left = () => Math.max(0, options.wait - (core.clock.now() - begun));
   const stop = linked(core.closing.signal, options.signal);
   try {
     if (!record.exclusive.tryLock() && !(await record.exclusive.lock(options.wait, stop.signal))) {
@@ -25,13 +26,11 @@ export async function acquire(core: Core, record: NameRecord, options: ParsedAcq
       throw new Refused(localProblem("held", detail));
     }
     try {
-      const limit = options.wait + core.client.operationTimeout;
-      if (!(await record.operation.lock(limit, stop.signal))) {
+      if (!(await record.operation.lock(left() + core.client.operationTimeout, stop.signal))) {
         throw new Refused(localProblem("wait_timeout", "another operation on this lease is in progress"));
       }
       // `claim` releases this lock, or passes it on to the background.
-      const left = Math.max(0, options.wait - (core.clock.now() - begun));
-      const hold = await claim(core, record, { ...options, wait: left }, stop.signal);
+      const hold = await claim(core, record, { ...options, wait: left() }, stop.signal);
       record.hold = hold;
       return hold;
     } catch (error) {
@@ -83,7 +82,7 @@ async function claim(core: Core, record: NameRecord, options: ParsedAcquire, sto
       // The work must not begin. The next acquire or release of this name resolves the grant.
       throw new Unknown("the lease was granted, and its deadline passed before the answer arrived");
     }
-    record.isAmbiguous = false;
+    record.claimResolved();
     core.keeper.add(hold);
     return hold;
   } finally {
@@ -110,21 +109,19 @@ class SentClaim {
    * claims without a wait keeps its position in the queue.
    */
   readonly wasAmbiguous: boolean;
-  /** The longest time from an attempt of this claim to the end of its grant, with the time for later attempts. */
-  readonly #openFor: number;
   readonly #abort = new AbortController();
   readonly #answer: Promise<LeaseInfo>;
   isAnswered = false;
 
   constructor(core: Core, record: NameRecord, { claim, wait }: ParsedAcquire) {
     this.waits = wait > 0;
-    this.#openFor = expiryOf(claim) + wait + core.client.operationTimeout;
     const now = core.clock.now();
-    this.wasAmbiguous = record.isOpen(now);
+    const forgetAt = now + expiryOf(claim) + wait + core.client.operationTimeout;
+    this.wasAmbiguous = record.isAmbiguous;
     // Until the answer arrives, the cluster may have granted the claim.
     record.isAmbiguous = true;
     record.claim = claim;
-    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, now + this.#openFor);
+    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, forgetAt);
     const body = { holder: core.holder, ...claim };
     this.#answer = core.client.acquire(record.name, body, wait, this.#abort.signal).finally(() => {
       this.isAnswered = true;
@@ -149,9 +146,9 @@ class SentClaim {
       if (stop.aborted) {
         return undefined;
       }
-      record.isAmbiguous = this.wasAmbiguous || !(error instanceof Refused || error instanceof Unavailable);
-      // The last attempt may have been sent just before.
-      record.forgetAt = Math.max(record.forgetAt, core.clock.now() + this.#openFor);
+      if ((error instanceof Refused || error instanceof Unavailable) && !this.wasAmbiguous) {
+        record.claimResolved();
+      }
       throw error;
     }
   }
@@ -220,8 +217,7 @@ export async function endedByShutdown(core: Core, record: NameRecord, error: unk
   if (!signal.aborted) {
     await once(signal, "abort");
   }
-  const isUnresolved = record.isAmbiguous && record.isOpen(core.clock.now());
-  return isUnresolved ? new Unknown(NOT_WITHDRAWN) : error;
+  return record.isAmbiguous ? new Unknown(NOT_WITHDRAWN) : error;
 }
 
 async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promise<void> {
@@ -238,14 +234,14 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
     ownError = error;
     // The refusal of this claim does not prove that an earlier one was not granted.
     if ((error instanceof Refused || error instanceof Unavailable) && !sent.wasAmbiguous) {
-      record.isAmbiguous = false;
+      record.claimResolved();
       return;
     }
   } finally {
     sent.abort();
   }
   if (!isKnown) {
-    record.isUntraced = core.closing.signal.aborted;
+    record.isUntraced = true;
     throw new Unknown("the cluster did not show the claim before its connection was closed");
   }
   const released = await releaseAmbiguous(core, record);
@@ -294,27 +290,30 @@ export async function releaseAmbiguous(core: Core, record: NameRecord): Promise<
   const withdrawAt = performance.now() + WITHDRAW_AFTER_MS;
   for (;;) {
     const standing = await core.standing(record.name);
+    if (standing.status === "holds" || standing.status === "waits") {
+      record.isUntraced = false;
+    }
     switch (standing.status) {
       case "holds": {
         const released = await sendRelease(core, record, standing.lease.token);
-        record.isAmbiguous = false;
+        record.claimResolved();
         return released;
       }
       case "waits":
         // The cluster may grant the claim before its node withdraws it.
         if (performance.now() >= withdrawAt) {
           const released = await leaveQueue(core, record);
-          record.isAmbiguous = false;
+          record.claimResolved();
           return released;
         }
         await sleep(RESOLVE_INTERVAL_MS);
         break;
       case "ended":
       case "unknown":
-        if (record.isUntraced) {
-          throw new Unknown(NOT_WITHDRAWN);
+        if (record.isUntraced && core.clock.now() < record.forgetAt) {
+          throw new Unknown("the cluster may still apply an abandoned claim, which no read has shown");
         }
-        record.isAmbiguous = false;
+        record.claimResolved();
         return false;
       default:
         throw new Unknown("the cluster is newer than this client, and answered with an unknown standing of the holder");

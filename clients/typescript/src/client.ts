@@ -6,6 +6,7 @@ import {
   accessToken,
   type CallOptions,
   type ClientOptions,
+  checkHolder,
   checkName,
   endpointsOption,
   tlsOptions,
@@ -100,7 +101,8 @@ export class Client {
    * pages do not form one snapshot.
    */
   async *list(options: ListOptions = {}): AsyncGenerator<LeaseInfo, void, undefined> {
-    const { prefix, holder, state } = options;
+    const { prefix, state } = options;
+    const holder = options.holder === undefined ? undefined : checkHolder(options.holder);
     let cursor: string | undefined;
     do {
       const query = { prefix: prefix || undefined, holder, state, limit: String(PAGE_SIZE), cursor };
@@ -122,7 +124,8 @@ export class Client {
 
   /** Explains why a lease is held or free. With `holder`, the answer has the `standing` of that holder. */
   explain(name: string, options: ReadOptions & { holder?: string } = {}): Promise<Explanation> {
-    return this.#readLeases(leasePath(name, "/explain"), { holder: options.holder }, options);
+    const holder = options.holder === undefined ? undefined : checkHolder(options.holder);
+    return this.#readLeases(leasePath(name, "/explain"), { holder }, options);
   }
 
   /**

@@ -1,6 +1,7 @@
 import { sharedController } from "./abort.js";
 import type { Client } from "./client.js";
 import type { Clock } from "./clock.js";
+import { Unknown } from "./errors.js";
 import type { Hold } from "./hold.js";
 import type { Keeper } from "./keeper.js";
 import { Mutex } from "./mutex.js";
@@ -9,6 +10,8 @@ import type { Standing } from "./types.js";
 
 /** Number of records at which those without a use are removed. After a sweep, the next one follows at twice the rest. */
 const MIN_SWEEP_SIZE = 64;
+/** Above this number of open records, a sweep removes the oldest ones whose time is over. */
+const MAX_OPEN = 1_000;
 /** The name of the warnings of this package. */
 const WARNING = "TenureWarning";
 
@@ -23,13 +26,16 @@ export class NameRecord {
   hold: Hold | undefined;
   /** The cluster may have granted a claim whose answer did not arrive. */
   isAmbiguous = false;
-  /** A shutdown abandoned a claim before the cluster knew it. A read without that claim proves nothing. */
+  /** A claim was abandoned before the cluster knew it. Until `forgetAt`, a read without that claim proves nothing. */
   isUntraced = false;
   /** The options of the last claim. */
   claim: ClaimOptions = {};
   /** The token of a grant that ended here, and that the cluster may still count as held. */
   unreleased: string | undefined;
-  /** The ambiguous claim and the unreleased grant have expired at this time of the manager's clock. */
+  /**
+   * The ambiguous claim and the unreleased grant expire before this time of the manager's clock. Only the cluster knows
+   * whether they have expired: without a majority, cluster time stands still.
+   */
   forgetAt = 0;
 
   constructor(name: string) {
@@ -37,12 +43,19 @@ export class NameRecord {
   }
 
   /** Whether the cluster may count this name as held or waiting by this manager, although no lease shows it. */
-  isOpen(now: number): boolean {
-    return (this.isAmbiguous || this.unreleased !== undefined) && now < this.forgetAt;
+  get isOpen(): boolean {
+    return this.isAmbiguous || this.unreleased !== undefined;
   }
 
-  isInUse(now: number): boolean {
-    return this.exclusive.isLocked || this.operation.isLocked || this.isOpen(now);
+  /** Whether a lease or an operation has this record. */
+  get isLocked(): boolean {
+    return this.exclusive.isLocked || this.operation.isLocked;
+  }
+
+  /** The outcome of the last claim is known. */
+  claimResolved(): void {
+    this.isAmbiguous = false;
+    this.isUntraced = false;
   }
 }
 
@@ -86,17 +99,26 @@ export class Core {
       return known;
     }
     if (this.#records.size >= this.#sweepAt) {
-      const now = this.clock.now();
-      for (const [key, record] of this.#records) {
-        if (!record.isInUse(now)) {
-          this.#records.delete(key);
-        }
-      }
+      this.#sweep();
       this.#sweepAt = Math.max(MIN_SWEEP_SIZE, this.#records.size * 2);
     }
     const record = new NameRecord(name);
     this.#records.set(name, record);
     return record;
+  }
+
+  #sweep(): void {
+    const unlocked = this.records.filter((record) => !record.isLocked);
+    for (const record of unlocked.filter((record) => !record.isOpen)) {
+      this.#records.delete(record.name);
+    }
+    const now = this.clock.now();
+    const open = unlocked.filter((record) => record.isOpen);
+    const over = open.filter((record) => record.forgetAt <= now).sort((one, other) => one.forgetAt - other.forgetAt);
+    for (const record of over.slice(0, Math.max(0, open.length - MAX_OPEN))) {
+      this.#records.delete(record.name);
+      this.report(new Unknown("too many leases are left held: a shutdown will not name this one"), record.name);
+    }
   }
 
   get records(): NameRecord[] {

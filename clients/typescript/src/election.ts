@@ -244,7 +244,8 @@ class HeldLeadership implements Leadership {
   async establish<T>(fence: (token: FencingToken) => T | PromiseLike<T>, options: CallOptions = {}): Promise<T> {
     const { token } = this;
     const loss = lossOf(this.lease);
-    if (loss !== undefined || !this.isLeader()) {
+    // During a hand-over that the cluster may refuse, the update waits for its end.
+    if (loss !== undefined || this.lease.state.status === "released") {
       throw loss ?? new LeaseLost(this.lease.name, token, "released");
     }
     const fenced = await fence(token);

@@ -11,6 +11,8 @@ const REFRESH_MS = 30_000;
 const REFRESH_AFTER_FAILURE_MS = 2_000;
 /** Longest wait for the members. */
 const REFRESH_TIMEOUT_MS = 1_000;
+/** The preference moves after callers have waited at a node for this time without an answer, in milliseconds. */
+const LONGEST_SILENCE_MS = 250;
 
 /**
  * The endpoints of a cluster. The node that answered last gets the next request.
@@ -25,6 +27,8 @@ export class Endpoints {
   #preferred = 0;
   #refreshedAt = performance.now();
   #hasFailure = false;
+  /** For how long callers waited at the preferred node since its last answer, until they left. */
+  #silentFor = 0;
 
   /** @throws RangeError if there is no endpoint, more than 32, or an invalid one. */
   constructor(text: string | readonly string[] = DEFAULT_ENDPOINTS) {
@@ -46,6 +50,7 @@ export class Endpoints {
 
   prefer(index: number): void {
     this.#preferred = index;
+    this.#silentFor = 0;
   }
 
   /** Moves the preference away from a node that failed, so that it does not cost each request its first attempt. */
@@ -54,6 +59,20 @@ export class Endpoints {
     // Another request may have set a better preference in the meantime.
     if (this.#preferred === index) {
       this.#preferred = (index + 1) % count;
+      this.#silentFor = 0;
+    }
+  }
+
+  /**
+   * Counts the time in milliseconds after which a caller left an attempt. A caller with a short limit must not ask a node
+   * that hangs each time.
+   */
+  left(index: number, count: number, waited: number): void {
+    if (this.#preferred === index) {
+      this.#silentFor += waited;
+      if (this.#silentFor >= LONGEST_SILENCE_MS) {
+        this.avoid(index, count);
+      }
     }
   }
 

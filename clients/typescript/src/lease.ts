@@ -1,6 +1,6 @@
 import { LeaseLost } from "./errors.js";
 import type { Hold, LeaseState } from "./hold.js";
-import { type CallOptions, checkMetadata } from "./options.js";
+import { type CallOptions, checkHolder, checkMetadata } from "./options.js";
 import type { FencingToken } from "./token.js";
 
 /**
@@ -162,8 +162,9 @@ export class LeaseHandle implements Lease {
     return this.#operations.release(this.#hold, options.signal);
   }
 
-  handOver(options: CallOptions & { to?: string } = {}): Promise<string | undefined> {
-    return this.#operations.handOver(this.#hold, options.to, options.signal);
+  async handOver(options: CallOptions & { to?: string } = {}): Promise<string | undefined> {
+    const to = options.to === undefined ? undefined : checkHolder(options.to);
+    return this.#operations.handOver(this.#hold, to, options.signal);
   }
 
   check(options: CallOptions = {}): Promise<boolean> {

@@ -220,7 +220,7 @@ export class LeaseManager implements AsyncDisposable {
   }
 
   async #resolveClaim(record: NameRecord): Promise<void> {
-    if (record.isAmbiguous && record.isOpen(this.#core.clock.now())) {
+    if (record.isAmbiguous) {
       await this.#releaseOpen(record, undefined);
     }
   }
@@ -228,8 +228,10 @@ export class LeaseManager implements AsyncDisposable {
   async #releaseGrant(record: NameRecord): Promise<void> {
     if (record.hold !== undefined) {
       await this.#operations.drain(record.hold);
+      // The release of a lost lease runs there.
+      await this.#core.backgroundEnded();
     }
-    if (record.unreleased !== undefined && record.isOpen(this.#core.clock.now())) {
+    if (record.unreleased !== undefined) {
       await this.#releaseOpen(record, undefined);
     }
   }

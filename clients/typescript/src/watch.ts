@@ -34,7 +34,7 @@ export interface WatchOptions {
 
 /** A stream of transitions. It returns each transition once and in order, across broken connections and failed nodes. */
 export interface Watch extends AsyncIterableIterator<LeaseEvent>, AsyncDisposable {
-  /** The position of the last returned event. A new watch can continue after it. `undefined` before the first one. */
+  /** A new watch can continue after this position. `undefined` before the first answer of a node. */
   readonly position: string | undefined;
   /** Closes the stream. */
   return(): Promise<IteratorReturnResult<undefined>>;

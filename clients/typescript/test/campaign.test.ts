@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, test } from "node:test";
 import { type CallOptions, Election, LeaseManager, Refused, ShutDown, Unknown } from "tenure";
+import { ManualClock } from "./support/clock.js";
 import {
   deferred,
   freeLeases,
@@ -17,11 +18,13 @@ import {
 const LIMITED = { timeout: 30_000 };
 
 let server: ScriptedServer;
+let clock: ManualClock;
 let holder: LeaseManager;
 
 beforeEach(async () => {
+  clock = new ManualClock();
   server = await ScriptedServer.start(freeLeases());
-  holder = new LeaseManager({ endpoints: server.url, holder: "me", operationTimeout: "1s" });
+  holder = new LeaseManager({ endpoints: server.url, holder: "me", clock, operationTimeout: "1s" });
 });
 
 afterEach(async () => {
@@ -98,6 +101,8 @@ for (const isResolved of [true, false]) {
     loseFirstAnswer([problem(403, "forbidden")], isResolved ? {} : { explain: () => problem(503, "no_leader") });
     const { campaign, acquiring } = await pausedCampaign();
     await assert.rejects(acquiring, Refused);
+    // Without a majority, cluster time stands still.
+    clock.advance(2 * 86_400_000);
     const left = await holder.shutdown();
     assert.deepEqual(
       left.map(({ name }) => name),

@@ -351,6 +351,30 @@ test("second_lease_object_of_a_manager_is_refused_as_held", async () => {
   assert.equal(server.of("/release").length, 1);
 });
 
+test("second_lease_object_has_one_wait_for_the_manager_and_the_queue", async () => {
+  const holder = manager();
+  const held = await holder.acquire("job");
+  const waiting = holder.acquire("job", { wait: "10s" });
+  clock.advance(4_000);
+  assert.equal(await held.release(), true);
+  await waiting;
+  const wait = server.of("/acquire")[1]?.body.wait_ms;
+  assert.ok(wait > 5_000 && wait <= 6_000, `${wait}`);
+});
+
+test("states_end_with_the_lease", { timeout: 10_000 }, async () => {
+  const held = await manager().acquire("job");
+  const statuses: string[] = [];
+  const ended = (async () => {
+    for await (const { status } of held.states()) {
+      statuses.push(status);
+    }
+  })();
+  await held.release();
+  await ended;
+  assert.deepEqual(statuses, ["held", "released"]);
+});
+
 test("acquire_after_a_loss_releases_the_old_grant_first", async () => {
   script({ release: () => problem(503, "no_leader") });
   const holder = manager({ operationTimeout: "5s" });
@@ -500,6 +524,7 @@ test("shutdown_names_the_leases_that_may_be_left", async () => {
 
 test("refused_hand_over_keeps_the_lease", async () => {
   const held = await manager().acquire("job");
+  await assert.rejects(held.handOver({ to: "" }), RangeError);
   script({ handover: () => problem(409, "no_such_waiter") });
   await assert.rejects(held.handOver({ to: "other" }), { code: "no_such_waiter" });
   assert.equal(held.isHeld(), true);

@@ -51,6 +51,18 @@ for (const [fault, reply] of [
   });
 }
 
+test("callers_with_a_short_limit_leave_a_node_that_hangs", LIMIT, async () => {
+  one.handler = () => "hang";
+  other.handler = () => ({ body: { version: "other", data_format: 1 } });
+  const asked = client();
+  let version: string | undefined;
+  for (let call = 0; call < 10 && version === undefined; call++) {
+    const answer = await asked.version({ signal: AbortSignal.timeout(300) }).catch(() => undefined);
+    version = answer?.version;
+  }
+  assert.equal(version, "other");
+});
+
 test("renewals_leave_a_node_whose_answers_are_invalid", LIMIT, async () => {
   one.handler = freeLeases({ renew: () => PAGE });
   other.handler = freeLeases();

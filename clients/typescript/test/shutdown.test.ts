@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { afterEach, beforeEach, test } from "node:test";
-import { Election, LeaseManager, type LeftLease, type Refused } from "tenure";
+import { Election, LeaseManager, type LeftLease, Refused } from "tenure";
 import { ManualClock } from "./support/clock.js";
-import { deferred, freeLeases, ScriptedServer, TTL } from "./support/server.js";
+import { deferred, freeLeases, problem, ScriptedServer, TOKEN, TTL } from "./support/server.js";
 
 let server: ScriptedServer;
 let clock: ManualClock;
@@ -81,6 +81,41 @@ for (const isLost of [false, true]) {
     assert.equal(server.of("/release").length, 1);
   });
 }
+
+test("shutdown_waits_for_the_work_of_lead_for_the_drain_of_its_election", { timeout: 20_000 }, async () => {
+  const [started, goesOn] = [deferred(), deferred()];
+  const working = new Election(holder, "job", { drain: 20 }).lead(async () => {
+    started.resolve();
+    await goesOn.promise;
+    return "done";
+  });
+  await started.promise;
+  assert.deepEqual(codes(await holder.shutdown()), [["job", "not_drained"]]);
+  goesOn.resolve();
+  assert.equal(await working, "done");
+});
+
+test("shutdown_releases_a_lost_lease_once", async () => {
+  await holder.acquire("job", { ttl: TTL });
+  clock.advance(60_000);
+  assert.deepEqual(await holder.shutdown(), []);
+  assert.equal(server.of("/release").length, 1);
+});
+
+test("shutdown_releases_an_unreleased_grant_long_after_its_ttl", async () => {
+  const held = await holder.acquire("job", { ttl: TTL });
+  server.handler = freeLeases({ release: () => problem(418, "from_a_newer_server") });
+  await assert.rejects(held.release(), Refused);
+  // Without a majority, cluster time stands still.
+  clock.advance(100 * TTL);
+  assert.deepEqual(codes(await holder.shutdown()), [["job", "from_a_newer_server"]]);
+  server.handler = freeLeases();
+  assert.deepEqual(await holder.shutdown(), []);
+  assert.deepEqual(
+    server.of("/release").map(({ body }) => body.token),
+    [TOKEN, TOKEN, TOKEN],
+  );
+});
 
 test("shutdown_does_not_wait_for_work_without_its_lease", async () => {
   const [released, goesOn] = [deferred(), deferred()];

@@ -4,14 +4,16 @@ import { syncBuiltinESMExports } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
-import { type Duration, Election, FencingToken, LeaseManager, systemClock } from "tenure";
+import { Client, type Duration, Election, FencingToken, LeaseManager, systemClock } from "tenure";
 import { BootClock } from "#dist/clock.js";
+import { Core } from "#dist/core.js";
 import { toMs } from "#dist/duration.js";
 import { Endpoints } from "#dist/endpoints.js";
 import { Mutex } from "#dist/mutex.js";
-import { accessToken, checkHolder, checkName, parseAcquire, tlsOptions } from "#dist/options.js";
+import { accessToken, checkHolder, checkName, endpointsOption, parseAcquire, tlsOptions } from "#dist/options.js";
 import { parseEvents } from "#dist/sse.js";
 import type { Transport } from "#dist/transport.js";
+import { ManualClock } from "./support/clock.js";
 
 const TOKEN = `tenure_${"a7".repeat(36)}`;
 
@@ -118,6 +120,36 @@ test("options_outside_every_bound_are_refused", () => {
   assert.throws(() => new LeaseManager({ operationTimeout: 0 }), /invalid operation timeout 0/);
 });
 
+test("request_has_5_s_by_default", () => {
+  assert.equal(new Client().operationTimeout, 5_000);
+});
+
+test("reads_with_an_invalid_holder_are_refused_before_a_request", async () => {
+  const client = new Client({ endpoints: "127.0.0.1:9", operationTimeout: "100ms" });
+  await assert.rejects(client.list({ holder: "" }).next(), RangeError);
+  await assert.rejects(async () => client.explain("job", { holder: "" }), RangeError);
+});
+
+test("names_that_may_be_left_held_are_bounded", () => {
+  const clock = new ManualClock();
+  const forgotten: string[] = [];
+  const onError = (_: unknown, name: string) => void forgotten.push(name);
+  const core = new Core({ clock, onError } as unknown as ConstructorParameters<typeof Core>[0]);
+  const leave = (name: string, ttl: number) => {
+    Object.assign(core.record(name), { unreleased: "7", forgetAt: clock.now() + ttl });
+    clock.advance(1);
+  };
+  leave("infinite", Number.POSITIVE_INFINITY);
+  for (let number = 0; number < 5_000; number++) {
+    leave(`job-${number}`, 0);
+  }
+  const names = core.records.map(({ name }) => name);
+  assert.ok(names.length >= 1_000 && names.length < 2_100, `${names.length} names`);
+  assert.ok(names.includes("infinite") && names.includes("job-4999"));
+  assert.equal(forgotten.length + names.length, 5_001);
+  assert.equal(forgotten[0], "job-0", "the oldest one comes first");
+});
+
 /** Metadata with this number of entries. */
 function metadataOf(count: number): Record<string, string> {
   return Object.fromEntries(Array.from({ length: count }, (_, number) => [`key-${number}`, ""]));
@@ -216,6 +248,37 @@ test("refresh_without_the_members_keeps_the_known_ones", async (context) => {
   assert.deepEqual(await refreshed(200, { members: [{ http: "c:1" }] }), ["a:1", "c:1"]);
 });
 
+test("members_are_asked_after_30_s_and_2_s_after_a_failure", (context) => {
+  let time = Math.ceil(performance.now());
+  context.mock.method(performance, "now", () => time);
+  const endpoints = new Endpoints("a:1,b:1");
+  let asked = 0;
+  const exchange = async () => ({ status: 503, headers: {}, body: `{ "asked": ${asked++} }` });
+  const askedAfter = (ms: number) => {
+    time += ms;
+    endpoints.refresh({ exchange } as unknown as Transport, endpoints.urls[0] as URL);
+    return asked;
+  };
+  assert.deepEqual([askedAfter(29_000), askedAfter(1_000)], [0, 1]);
+  endpoints.avoid(0, 2);
+  assert.deepEqual([askedAfter(1_900), askedAfter(100)], [1, 2]);
+  assert.deepEqual([askedAfter(29_000), askedAfter(1_000)], [2, 3]);
+});
+
+test("time_of_cancelled_attempts_counts_until_the_next_answer", () => {
+  const endpoints = new Endpoints("a:1,b:1");
+  const preferredAfter = (index: number) => {
+    endpoints.left(index, 2, 100);
+    return endpoints.preferred;
+  };
+  assert.deepEqual([preferredAfter(0), preferredAfter(0)], [0, 0]);
+  endpoints.prefer(0);
+  assert.deepEqual([preferredAfter(0), preferredAfter(0)], [0, 0]);
+  assert.equal(preferredAfter(1), 0, "the time at another node does not count");
+  assert.equal(preferredAfter(0), 1);
+  assert.deepEqual([preferredAfter(1), preferredAfter(1), preferredAfter(1)], [1, 1, 0]);
+});
+
 test("credentials_come_from_the_environment", () => {
   const folder = mkdtempSync(join(tmpdir(), "tenure-"));
   const file = (name: string, text: string) => {
@@ -234,8 +297,12 @@ test("credentials_come_from_the_environment", () => {
     assert.throws(() => tlsOptions(undefined), /needs its key/);
     process.env.TENURE_KEY = file("client.key", "key");
     assert.deepEqual(tlsOptions(undefined)?.key, Buffer.from("key"));
+    assert.deepEqual(tlsOptions({ ca: "given" }), { ca: "given" });
+    process.env.TENURE_ENDPOINTS = "a:1";
+    assert.equal(endpointsOption(undefined), "a:1");
+    assert.equal(endpointsOption("b:1"), "b:1");
   } finally {
-    for (const name of ["ACCESS_TOKEN", "ACCESS_TOKEN_FILE", "CA", "CERT", "KEY"]) {
+    for (const name of ["ACCESS_TOKEN", "ACCESS_TOKEN_FILE", "CA", "CERT", "KEY", "ENDPOINTS"]) {
       delete process.env[`TENURE_${name}`];
     }
     rmSync(folder, { recursive: true });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { afterEach, beforeEach, test } from "node:test";
-import { LeaseManager, type LeftLease, type ManagerOptions, ShutDown, Unknown } from "tenure";
+import { LeaseManager, type LeftLease, type ManagerOptions, Refused, ShutDown, Unknown } from "tenure";
 import { ManualClock } from "./support/clock.js";
 import {
   deferred,
@@ -98,20 +98,63 @@ test("claim_whose_own_answer_is_unknown_is_unknown_after_a_shutdown", LIMIT, asy
   await acquiring;
 });
 
-test("claim_that_is_cancelled_before_the_cluster_knows_it_stays_unresolved", LIMIT, async () => {
+/** A manager that cancelled an acquire for 1 s before the cluster knew the claim. */
+async function afterUntracedClaim(): Promise<LeaseManager> {
   script({ acquire: () => "hang" });
   const reported = deferred<unknown>();
-  const holder = manager({ operationTimeout: "200ms", onError: reported.resolve });
+  const holder = manager({ onError: reported.resolve });
   const cancel = new AbortController();
-  const acquiring = assert.rejects(holder.acquire("job", { wait: "30s", signal: cancel.signal }), /not needed/);
+  const options = { ttl: "1s", wait: "30s", signal: cancel.signal } as const;
+  const acquiring = assert.rejects(holder.acquire("job", options), /not needed/);
   await server.received("/acquire");
   cancel.abort(new Error("not needed any more"));
   await acquiring;
   const error = await reported.promise;
   assert.ok(error instanceof Unknown, `${error}`);
+  return holder;
+}
+
+test("claim_that_is_cancelled_before_the_cluster_knows_it_stays_unresolved", LIMIT, async () => {
+  const holder = await afterUntracedClaim();
   script({ explain: () => HOLDS });
   assert.deepEqual(await holder.shutdown(), []);
   assert.deepEqual(released(), [TOKEN]);
+});
+
+test("cancelled_claim_that_no_read_shows_is_unknown_until_its_grant_would_end", LIMIT, async () => {
+  const holder = await afterUntracedClaim();
+  await assert.rejects(holder.release("job"), Unknown);
+  clock.advance(32_000);
+  assert.deepEqual(unknown(await holder.shutdown()), ["job"]);
+  clock.advance(1_000);
+  assert.deepEqual(await holder.shutdown(), []);
+});
+
+test("grant_of_a_later_claim_resolves_a_cancelled_one", LIMIT, async () => {
+  const holder = await afterUntracedClaim();
+  script();
+  await (await holder.acquire("job")).release();
+  script({ acquire: () => "close" });
+  await assert.rejects(holder.acquire("job"), Unknown);
+  assert.equal(await holder.release("job"), false, "its read shows that this claim was not granted");
+});
+
+test("acquire_waits_for_an_operation_no_longer_than_its_wait", LIMIT, async () => {
+  script({
+    acquire: () => "hang",
+    explain: () => (server.of("/release").length === 0 ? HOLDS : "hang"),
+    release: () => "hang",
+  });
+  const holder = manager();
+  const cancel = new AbortController();
+  const first = assert.rejects(holder.acquire("job", { wait: "30s", signal: cancel.signal }), /not needed/);
+  await server.received("/acquire");
+  const second = assert.rejects(holder.acquire("job", { wait: "10s" }), { code: "wait_timeout" });
+  clock.advance(10_000);
+  // The release of the first claim and the read after it have the lock, for more than one operation timeout.
+  cancel.abort(new Error("not needed any more"));
+  await Promise.all([first, second]);
+  assert.equal(server.of("/acquire").length, 1);
 });
 
 /** Cancels an acquire whose claim keeps its place in the queue, and shuts the manager down. Returns what is left. */
@@ -149,21 +192,22 @@ test("grant_of_a_withdrawing_claim_is_released", LIMIT, async () => {
   assert.deepEqual(released(), [TOKEN]);
 });
 
-test("unknown_claim_is_remembered_until_its_last_attempt_has_expired", LIMIT, async () => {
-  const ttl = 1_000;
-  script({
-    acquire: () => {
-      clock.advance(ttl);
-      return "close";
-    },
-    explain: () => HOLDS,
+for (const isRefused of [false, true]) {
+  const when = isRefused ? "after_a_refused_claim" : "at_a_shutdown";
+  test(`unknown_claim_is_resolved_long_after_its_ttl_${when}`, LIMIT, async () => {
+    script({ acquire: () => "close", explain: () => HOLDS });
+    const holder = manager();
+    await assert.rejects(holder.acquire("job", { ttl: "1s" }), Unknown);
+    // Without a majority, cluster time stands still.
+    clock.advance(100_000);
+    if (isRefused) {
+      script({ acquire: () => problem(403, "forbidden"), explain: () => HOLDS });
+      await assert.rejects(holder.acquire("job", { ttl: "1s" }), Refused);
+    }
+    assert.deepEqual(await holder.shutdown(), []);
+    assert.deepEqual(released(), [TOKEN]);
   });
-  const holder = manager({ operationTimeout: "500ms" });
-  await assert.rejects(holder.acquire("job", { ttl }), Unknown);
-  clock.advance(ttl);
-  assert.deepEqual(await holder.shutdown(), []);
-  assert.deepEqual(released(), [TOKEN]);
-});
+}
 
 test("standing_that_is_absent_resolves_no_claim", LIMIT, async () => {
   const holder = manager({ operationTimeout: "5s" });

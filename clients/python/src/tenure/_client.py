@@ -94,6 +94,8 @@ class Client:
         `states` are states of the HTTP API, for example `active`; default: all. The client reads page by page: the leases
         do not form one snapshot.
         """
+        if holder is not None:
+            check_holder(holder)
         states = [states] if isinstance(states, str) else states
         query = {"prefix": prefix, "holder": holder or "", "state": ",".join(states), "limit": str(PAGE_SIZE)}
         query = {key: value for key, value in query.items() if value}

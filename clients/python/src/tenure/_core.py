@@ -15,9 +15,9 @@ from ._calls import Calls, certain_time
 from ._errors import Refused, ShutDown, TenureError, Unavailable, Unknown, local_refusal
 from ._grant import deadline
 from ._guard import drain, has_other_work
-from ._hold import Hold
+from ._hold import NOT_HELD, Hold
 from ._keeper import Keeper
-from ._options import LeaseOptions, millis
+from ._options import DAY, LeaseOptions, check_holder, millis
 from ._process import Owner
 from ._retry import RetryBudget
 from .states import Loss
@@ -151,26 +151,23 @@ class Core:
         claim = self.spawn(self._send_claim(hold, body))
         self._claims.add(claim)
         claim.add_done_callback(self._claims.discard)
+        hold.claiming.set()
         try:
-            hold.claiming.set()
-            try:
-                await asyncio.wait({claim})
-            finally:
-                hold.claiming.clear()
+            await asyncio.wait({claim})
             if claim.result() is None:
                 raise await self.ended_by_shutdown(hold)
             lease, sent = await self._confirm(hold, cast("Lease", claim.result()), sent)
-            if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
-                raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
         except asyncio.CancelledError:
             # The resolver has the operation lock from now on, so that no other claim comes before it.
-            hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait > 0, was_ambiguous))
+            hold.resolver = self.spawn(self._resolve_abandoned(hold, claim, wait, was_ambiguous))
             hold.resolver.add_done_callback(lambda _: _end_resolver(hold))
             raise
         except TenureError as error:
             if not self.closing.is_set():
                 hold.is_ambiguous = was_ambiguous or isinstance(error, Unknown)
             raise
+        finally:
+            hold.claiming.clear()
         if self.closing.is_set():
             raise await self.ended_by_shutdown(hold)
         hold.granted(int(lease["token"]), certain_time(lease), sent, self.clock(), options)
@@ -184,16 +181,37 @@ class Core:
         try:
             await asyncio.wait({answer, closing}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
+                earlier = hold.untraced_until
                 # It stays so if the resolver of a cancelled acquire ends this task.
-                hold.is_untraced = True
-                hold.is_untraced = not await self._is_known(hold, answer, "wait_ms" in body)
+                hold.untraced_until = self._latest_end(hold, body.get("wait_ms", 0) / 1000)
+                if await self._is_known(hold, answer, "wait_ms" in body):
+                    # The answer proves nothing about an earlier claim. The next read can show one.
+                    hold.untraced_until = earlier
             return answer.result() if answer.done() else None
         finally:
             closing.cancel()
             answer.cancel()
             await asyncio.wait({answer, closing})
 
+    def _latest_end(self, hold: Hold, wait: float) -> float:
+        """When the grant of an abandoned claim has expired at the latest, if the cluster applies the claim soon."""
+        ttl = DAY if hold.options.ttl is None else hold.options.ttl
+        return self.clock() + ttl + wait + self.operation_timeout
+
     async def _confirm(self, hold: Hold, lease: Lease, sent: float) -> tuple[Lease, float]:
+        """Renews a grant after a long wait, and checks its deadline. Returns when the request of the deadline was sent."""
+        try:
+            lease, sent = await self._renew_after_wait(hold, lease, sent)
+            if deadline(certain_time(lease), sent, self.drift_permille) <= self.clock():
+                raise Unknown("the lease was granted, and its deadline passed before the answer arrived")
+        except TenureError:
+            if self.closing.is_set():
+                # The shutdown releases the grant: it is not held here yet.
+                raise await self.ended_by_shutdown(hold) from None
+            raise
+        return lease, sent
+
+    async def _renew_after_wait(self, hold: Hold, lease: Lease, sent: float) -> tuple[Lease, float]:
         """Renews a grant after a long wait.
 
         The time of the grant is then known only within the wait, so the deadline is computed from the renewal.
@@ -324,6 +342,8 @@ class Core:
         With `grant`, it hands over only this grant, and not a later one.
         """
         self.owner.check()
+        if to is not None:
+            check_holder(to)
         if not drains and self._is_ending(hold):
             return None
         async with _grant_lock(hold) as is_locked:
@@ -431,13 +451,15 @@ class Core:
                 return hold.token(self.clock()) == token
 
     async def _resolve_abandoned(
-        self, hold: Hold, claim: asyncio.Task[Lease | None], waits: bool, was_ambiguous: bool
+        self, hold: Hold, claim: asyncio.Task[Lease | None], wait: float, was_ambiguous: bool
     ) -> None:
         """Releases the grant of an abandoned claim, if the cluster granted it. The caller passes the operation lock on."""
+        waits = wait > 0
         try:
             # The refusal of this claim does not prove that an earlier one was not granted.
             if waits and not await self._is_known(hold, claim, waits):
                 # The claim stays unresolved: the cluster may apply it later.
+                hold.untraced_until = self._latest_end(hold, wait)
                 return
             if await self._is_certainly_not_granted(claim, waits) and not was_ambiguous:
                 hold.is_ambiguous = False
@@ -499,7 +521,10 @@ class Core:
         withdraw_at = self.clock() + WITHDRAW_AFTER
         released = False
         while True:
-            match await self._standing(hold):
+            standing = await self._standing(hold)
+            if standing["status"] in ("holds", "waits"):
+                hold.untraced_until = NOT_HELD
+            match standing:
                 case {"status": "holds", "lease": {"token": token}}:
                     released = await self.send_release(hold, int(token))
                 case {"status": "waits"} if self.clock() < withdraw_at:
@@ -508,7 +533,7 @@ class Core:
                     continue
                 case {"status": "waits"}:
                     released = await self._leave_queue(hold)
-                case {"status": "ended" | "unknown"} if hold.is_untraced:
+                case {"status": "ended" | "unknown"} if self.clock() < hold.untraced_until:
                     raise Unknown(_NOT_WITHDRAWN)
                 case {"status": "ended" | "unknown"}:
                     pass
@@ -612,7 +637,7 @@ def _end_resolver(hold: Hold) -> None:
     hold.operation.release()
 
 
-_NOT_WITHDRAWN = "the manager was shut down, and the cluster did not confirm that the claim was withdrawn"
+_NOT_WITHDRAWN = "the claim was abandoned, and the cluster did not confirm that it was withdrawn"
 _UNKNOWN_STANDING = "the cluster is newer than this client, and answered with an unknown standing of the holder"
 
 

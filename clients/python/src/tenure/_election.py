@@ -190,6 +190,7 @@ class Leadership:
     @property
     def token(self) -> int:
         """The fencing token of this leadership, also after its end."""
+        self._election._core.owner.check()
         return self._guard.token
 
     @property
@@ -228,7 +229,8 @@ class Leadership:
         fenced = await fence(self.token)
         metadata = {**self._election._metadata, ESTABLISHED_KEY: str(self.token)}
         core, guard = self._election._core, self._guard
-        if self.is_leader and await core.update_metadata(guard.hold, metadata, guard.grant) and self.is_leader:
+        # It waits for the end of a hand-over: if that is refused, this process is still the leader.
+        if await core.update_metadata(guard.hold, metadata, guard.grant) and self.is_leader:
             self._is_established = True
             return fenced
         raise LeaseLost(self._election.name, self.token, self._guard.loss() or Loss.UNREACHABLE)
@@ -258,8 +260,6 @@ class Leadership:
         return await self._hand_over(to, drains=True)
 
     async def _hand_over(self, to: str | None, drains: bool) -> str | None:
-        if not self.is_leader:
-            return None
         new = await self._election._core.hand_over(self._guard.hold, to, drains, self._guard.grant)
         if new is not None and self._guard.task is None:
             await self.resign()

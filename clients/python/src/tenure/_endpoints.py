@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import httpx
 
@@ -15,6 +17,8 @@ MAX_ENDPOINTS = 32
 REFRESH_INTERVAL = 30.0
 # Longest interval if an endpoint did not serve a request since the last time: it may have been replaced.
 REFRESH_INTERVAL_AFTER_FAILURE = 2.0
+# A node can be silent for this time in the attempts that their callers end early, in seconds.
+LONGEST_SILENCE = 0.25
 
 
 class Endpoints:
@@ -30,12 +34,14 @@ class Endpoints:
             raise ValueError(f"{len(self.given)} endpoints are given: expected 1 to {MAX_ENDPOINTS}")
         self.urls = list(self.given)
         self.preferred = 0
+        # How long the preferred node has been silent in attempts that their callers ended early.
+        self.silence = 0.0
         self.asked_members_at = now
         self.has_failure = False
 
     def prefer(self, index: int) -> None:
         """Sends the next request to this node."""
-        self.preferred = index
+        self.preferred, self.silence = index, 0.0
 
     def avoid(self, index: int, count: int) -> None:
         """Moves the preference to the next node of `count`.
@@ -45,7 +51,24 @@ class Endpoints:
         self.has_failure = True
         # Another request may have set a better preference in the meantime.
         if self.preferred == index:
-            self.preferred = (index + 1) % count
+            self.preferred, self.silence = (index + 1) % count, 0.0
+
+    @contextlib.contextmanager
+    def attempt(self, index: int, count: int) -> Iterator[None]:
+        """Surrounds an attempt at the node `index` of `count`. If its caller cancels it, its time counts against the node.
+
+        A caller with a short limit must not ask a node that hangs each time.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.preferred == index:
+                self.silence += clock() - began
+                if self.silence >= LONGEST_SILENCE:
+                    self.avoid(index, count)
+            raise
 
     def is_refresh_due(self, now: float) -> bool:
         """Whether to ask for the members now. Records that the client asks."""

@@ -103,8 +103,8 @@ class Guard:
         begun = self.core.clock()
         if exclusive.locked() and wait <= 0:
             raise local_refusal("held", "another part of this program holds the lease")
-        limit = max(wait, 0.0) if exclusive.locked() else self.core.operation_timeout
-        is_acquired = await acquire_within(exclusive, limit, closing)
+        # A free lock needs no time.
+        is_acquired = await acquire_within(exclusive, max(wait, 0.0), closing)
         if closing.is_set():
             # The shutdown can have ended the other guard.
             if is_acquired:

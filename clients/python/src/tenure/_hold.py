@@ -54,8 +54,8 @@ class Hold:
         self.state: HoldState = states.Idle()
         # The cluster may have granted a claim whose answer did not arrive.
         self.is_ambiguous = False
-        # A shutdown abandoned a claim before the cluster knew it. A read without that claim proves nothing.
-        self.is_untraced = False
+        # A claim was abandoned before the cluster knew it. Until this time, a read without that claim proves nothing.
+        self.untraced_until = NOT_HELD
         # A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
         self.unreleased_token: int | None = None
         # A grant that was not released, because its work did not end in time. Only a new acquire releases it.
@@ -125,6 +125,7 @@ class Hold:
     def granted(self, token: int, ttl: float, sent: float, now: float, options: LeaseOptions | None = None) -> None:
         """Starts the grant of a claim that was sent at `sent` with these options. Default: those of the lease now."""
         self.is_ambiguous = False
+        self.untraced_until = NOT_HELD
         options = options or self.options
         if options.ttl is None and options.grace > ttl / 2:
             log.warning("lease %s: the grace is above half the ttl; the client uses %.3g s", self.name, ttl / 2)
@@ -238,7 +239,9 @@ class Hold:
         """Calls `call` with each new state, from the event loop. Returns a function that ends this."""
 
         def subscribed(state: HoldState) -> None:
-            call(state)
+            # The subscription can end after a change, and before this call.
+            if subscribed in self._listeners:
+                call(state)
 
         # The wrapper has an identity of its own: one function can be subscribed twice.
         self._listeners.append(subscribed)
@@ -259,7 +262,8 @@ class Hold:
             return None
         try:
             goes_on = grant.options.renew_while()
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            # A check that reads a cancelled task raises `CancelledError`. It must not end the keeper.
             log.exception("lease %s: renew_while failed", self.name)
             goes_on = False
         return None if goes_on else Loss.STALLED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._errors import LeaseLost
 from ._guard import WorkScope
-from ._options import DAY, check_between, check_holder
+from ._options import DAY, check_between
 from .states import HoldState, Loss
 
 if TYPE_CHECKING:
@@ -124,8 +124,6 @@ class Lease:
         If the call is cancelled during the request, this handle does not hold the lease and no longer renews it. Another
         holder may have the lease. If the call ended a body, the manager releases the lease.
         """
-        if to is not None:
-            check_holder(to)
         return await self._core.hand_over(self._hold, to, grant=self._grant)
 
     async def check(self) -> bool:
@@ -178,6 +176,7 @@ class Lease:
 
     async def states(self) -> AsyncIterator[HoldState]:
         """Iterates over the states: the current one, then each change. A slow reader sees only the newest state."""
+        self._core.owner.check()
         changed = asyncio.Event()
         remove = self._hold.add_listener(lambda _: changed.set())
         try:
@@ -194,14 +193,17 @@ class Lease:
 
     def on_state(self, call: Callable[[HoldState], None]) -> Callable[[], None]:
         """Calls `call` with each new state, on the event loop. It must not block. Returns a function that ends this."""
+        self._core.owner.check()
         return self._hold.add_listener(call)
 
     async def wait_stopping(self) -> None:
         """Waits until the manager stops renewing the lease: `grace` before the deadline, or at its end."""
+        self._core.owner.check()
         await self._hold.stopping.wait()
 
     async def wait_ended(self) -> None:
         """Waits until the lease is not held any more."""
+        self._core.owner.check()
         await self._hold.ended.wait()
 
     def _lost(self) -> LeaseLost:
@@ -284,10 +286,12 @@ class GrantedLease(Lease):
 
     async def wait_stopping(self) -> None:
         """Waits until the manager stops renewing this grant."""
+        self._core.owner.check()
         await self._stopping.wait()
 
     async def wait_ended(self) -> None:
         """Waits until this grant ends."""
+        self._core.owner.check()
         await self._ended.wait()
 
 

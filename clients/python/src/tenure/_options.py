@@ -96,6 +96,8 @@ class LeaseOptions:
         check_between("drain", self.drain, 0, math.inf)
         if self.limit is not None:
             check_between("limit", self.limit, 1, MAX_LIMIT)
+            if not isinstance(self.limit, int):
+                raise ValueError(f"invalid limit {self.limit!r}: expected an integer")
         object.__setattr__(self, "metadata", check_metadata(self.metadata))
 
     def request(self, holder: str) -> dict[str, Any]:

@@ -141,10 +141,14 @@ class Transport:
         if self._http.is_closed:
             raise ShutDown
         urls, first = self.endpoints.urls, self.endpoints.preferred
+        # A wait has its own probes, and a renewal cancels its late attempts.
+        is_counted = call.wait is None and call.policy is not RetryPolicy.RENEWAL
 
         async def attempt(context: AttemptContext) -> Attempt:
             index = (first + context.number) % len(urls)
-            ended = await self._attempt(call, urls[index], context)
+            counted = self.endpoints.attempt(index, len(urls)) if is_counted else contextlib.nullcontext()
+            with counted:
+                ended = await self._attempt(call, urls[index], context)
             if isinstance(ended, Done | RefusedBy):
                 self.endpoints.prefer(index)
                 self.refresh_members(urls[index])

@@ -228,7 +228,8 @@ class Watch:
             denied: Refused | None = None
             for number in range(len(urls)):
                 index = (first + number) % len(urls)
-                why = await self._open(urls[index])
+                with endpoints.attempt(index, len(urls)):
+                    why = await self._open(urls[index])
                 if why is None:
                     endpoints.prefer(index)
                     self._has_been_open = True

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use metrics::{counter, gauge};
+use metrics::{Gauge, counter, gauge};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -200,7 +200,11 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
     /// this node.
     pub(in crate::node) async fn back_up(self: Arc<Self>, schedule: BackupSchedule, data: PathBuf) {
         let folder = FolderWork::new(Folder::new(&schedule, &self.settings.cluster), &self.lifecycle);
-        let age = gauge!("tenure_backup_age_seconds");
+        self.back_up_to(folder, schedule, data).await;
+    }
+
+    async fn back_up_to(self: Arc<Self>, folder: FolderWork, schedule: BackupSchedule, data: PathBuf) {
+        let age = AgeGauge(gauge!("tenure_backup_age_seconds"));
         // Both exist from the start, so that a monitor sees their first increase.
         let [written, failed] =
             ["written", "failed"].map(|result| counter!("tenure_backups_total", "result" => result));
@@ -214,7 +218,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
             if let Ok(found) = folder.run(FOLDER_LIMIT, move |folder| folder.newest_ms(now_ms)).await {
                 newest = found.ok().flatten();
             }
-            age.set(newest.map_or(f64::INFINITY, |at| now_ms.saturating_sub(at) as f64 / 1e3));
+            age.set(newest.map(|at| now_ms.saturating_sub(at)));
             let is_due = newest.is_none_or(|at| now_ms.saturating_sub(at) >= schedule.every_ms);
             let began = Instant::now();
             if is_due && began >= next_attempt && self.requests.clock.leader_term().is_some() {
@@ -255,6 +259,22 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         tracing::info!(applied = info.applied, held = info.held, bytes = info.bytes, "wrote a scheduled backup");
         folder_work.prune(&written).await;
         Ok(())
+    }
+}
+
+/// The age of the newest scheduled backup, infinite without one. The program can outlive its node, which then writes no
+/// backups.
+struct AgeGauge(Gauge);
+
+impl AgeGauge {
+    fn set(&self, ms: Option<u64>) {
+        self.0.set(ms.map_or(f64::INFINITY, |ms| ms as f64 / 1e3));
+    }
+}
+
+impl Drop for AgeGauge {
+    fn drop(&mut self) {
+        self.set(None);
     }
 }
 

@@ -83,7 +83,8 @@ pub struct MemberStatus {
     pub http: String,
     /// Address of the peer listener.
     pub peer: String,
-    /// Number of log entries behind the leader's last one; `None` if no leader answers.
+    /// Number of log entries behind the leader's last one; `None` if no leader answers. A new leader counts the whole log
+    /// until the member answers it.
     pub lag: Option<u64>,
     /// Milliseconds since the leader sent the last message that this member acknowledged. If no leader answers: since the
     /// last sign of life of this member that the answering node knows of, from the member or from a leader.
@@ -117,9 +118,14 @@ impl<S: Storage, T: Transport> Node<S, T> {
             None => (false, inner.asked(inner.members()).boxed().await),
         };
         if !quorum {
-            // This node may still know the last leader, which leads no more or cannot be reached.
-            let demoted = members.iter_mut().filter(|member| member.role == Role::Leader);
-            demoted.for_each(|member| member.role = Role::Follower);
+            // This node may still know the last leader, which leads no more or cannot be reached. The next one can have
+            // any number of later entries.
+            for member in &mut members {
+                member.lag = None;
+                if member.role == Role::Leader {
+                    member.role = Role::Follower;
+                }
+            }
         }
         let (monotonic_ms, wall_ms) = inner.requests.clock.reading();
         ClusterStatus {

@@ -183,5 +183,11 @@ async fn each_refusal_counts_by_its_reason() {
     for (reason, count) in [("forbidden", 2.0), ("unauthenticated", 2.0), ("limited", 0.0)] {
         assert_eq!(value(&text, "tenure_access_refused_total", &[("reason", reason)]), count, "{reason}: {text}");
     }
+    for route in ["/v1/leases/{name}", "/v1/watch"] {
+        for status in ["401", "403"] {
+            let labels = [("method", "GET"), ("route", route), ("status", status)];
+            assert_eq!(value(&text, "tenure_http_requests_total", &labels), 1.0, "{labels:?}: {text}");
+        }
+    }
     guarded.cluster.end().await;
 }

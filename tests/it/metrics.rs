@@ -177,3 +177,27 @@ async fn metrics_of_a_listener_count_its_connections() {
     until(&render, "tenure_http_connections", &[], own).await;
     cluster.end().await;
 }
+
+/// A client can send any method and any path.
+#[tokio::test]
+async fn requests_without_a_route_share_their_series() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let render = recorder.handle();
+    let _recording = ::metrics::set_default_local_recorder(&recorder);
+    let cluster = Cluster::start_with(|_| {}).await;
+    let series = || render.render().lines().filter(|line| line.starts_with("tenure_http_requests_total{")).count();
+    let before = series();
+    for (method, path, expected) in
+        [("PROPFIND", "/v1/leases", 405), ("FOO", "/v2", 404), ("BAR", "/v2", 404), ("GET", "/v3", 404)]
+    {
+        let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
+        let answer = cluster.client.request(method.clone(), cluster.url(path)).send().await.expect("an answer");
+        assert_eq!(answer.status(), expected, "{method} {path}");
+    }
+    for (status, count) in [("405", 1.0), ("404", 3.0)] {
+        let labels = [("method", "none"), ("route", "none"), ("status", status)];
+        assert_eq!(value(&render.render(), "tenure_http_requests_total", &labels), count, "{}", render.render());
+    }
+    assert_eq!(series(), before + 2, "{}", render.render());
+    cluster.end().await;
+}

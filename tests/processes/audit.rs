@@ -5,11 +5,13 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode};
+use rustix::process::Signal;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::auth::{Guarded, run_with};
 use crate::calm;
+use crate::client::{Call, Outcome, token};
 use crate::cluster::{Cluster, NODES, SOON};
 use crate::plain_http;
 use crate::process::{Process, tenure};
@@ -19,6 +21,7 @@ strict!(
     audit_log_has_each_change_and_refusal,
     grant_after_a_revoke_names_the_principal_of_its_claim,
     secrets_are_in_no_log,
+    open_cluster_has_no_audit_log,
 );
 
 /// A line of the audit log: principal, action, subject and outcome.
@@ -66,6 +69,24 @@ async fn guarded() -> Guarded {
         cluster.ready(node).await;
     }
     Guarded::enable(cluster).await
+}
+
+/// Without access control, each change would be a line.
+async fn open_cluster_has_no_audit_log() {
+    let mut cluster = Cluster::start(calm::SETTINGS).await;
+    for place in 0..NODES.len() {
+        let name = format!("jobs-{place}");
+        let lease = cluster.client.done(place, &Call::acquire(&name, "a", 60_000)).await;
+        let refused = cluster.client.attempt(place, &Call::acquire(&name, "b", 60_000)).await;
+        assert!(!matches!(refused, Outcome::Done(_)), "another holder has it");
+        cluster.client.done(place, &Call::release(&name, "a", token(&lease))).await;
+    }
+    for id in NODES {
+        // Its last lines are written before its exit.
+        cluster.node(id).signal(Signal::TERM);
+        assert_eq!(cluster.node(id).exit(SOON).await.code(), Some(0));
+        assert_eq!(audit_log(&cluster.node(id).said()), Vec::<Line>::new(), "node {id}");
+    }
 }
 
 async fn audit_log_has_each_change_and_refusal() {

@@ -166,6 +166,13 @@ async fn dashboard_and_alerts_use_exported_metrics() {
     assert!(queries.len() >= 20, "{queries:?}");
     let unnamed: Vec<_> = queries.iter().filter(|query| named(query).is_empty()).collect();
     assert!(unnamed.is_empty(), "these queries name no metric: {unnamed:?}");
+    let tests = file("deploy/prometheus/tenure.tests.yml");
+    let of_starts =
+        |query: &&&str| ["tenure_raft_term", "tenure_lease_transitions_total"].iter().any(|name| query.contains(*name));
+    for query in queries.iter().filter(of_starts) {
+        let query = query.replace("$cluster", "a").replace("$__rate_interval", "1m");
+        assert!(tests.contains(&format!("- expr: '{query}'\n")), "promtool does not test the query {query}");
+    }
     for path in
         ["deploy/grafana/tenure.json", "deploy/prometheus/tenure.rules.yml", "deploy/prometheus/tenure.tests.yml"]
     {

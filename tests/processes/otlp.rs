@@ -23,6 +23,8 @@ pub struct Span {
     pub id: String,
     /// Empty in the first span of a trace.
     pub parent: String,
+    /// The `tracestate`.
+    pub state: String,
     pub name: String,
     pub kind: SpanKind,
     pub from: u64,
@@ -131,6 +133,7 @@ fn spans_of(request: ExportTraceServiceRequest) -> Vec<Span> {
                 trace: hex(&span.trace_id),
                 id: hex(&span.span_id),
                 parent: hex(&span.parent_span_id),
+                state: span.trace_state.clone(),
                 from: span.start_time_unix_nano,
                 to: span.end_time_unix_nano,
                 is_error: span.status.is_some_and(|status| status.code == 2),

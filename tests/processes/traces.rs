@@ -18,6 +18,7 @@ use crate::steady::{steady, strict};
 
 strict!(
     one_trace_has_the_client_both_nodes_and_the_log,
+    wait_span_has_the_time_in_the_queue,
     request_continues_the_trace_of_its_header,
     malformed_trace_headers_are_ignored,
     nothing_is_exported_without_an_endpoint,
@@ -134,6 +135,36 @@ async fn one_trace_has_the_client_both_nodes_and_the_log() {
     assert!(disk.from < disk.to, "a sync takes time");
 }
 
+async fn wait_span_has_the_time_in_the_queue() {
+    const QUEUED: Duration = Duration::from_millis(300);
+    let receiver = Receiver::start().await;
+    let cluster = start(&receiver).await;
+    let leader = cluster.leader().await;
+    let token = cluster.client.acquire("jobs", "a", 60_000).await;
+    let claim = plain_http::client()
+        .post(format!("{}/v1/leases/jobs/acquire", url(&cluster, leader)))
+        .header("content-type", "application/json")
+        .header("traceparent", format!("00-{TRACE}-{PARENT}-01"))
+        .body(json!({"holder": "b", "ttl_ms": 60_000, "wait_ms": 60_000}).to_string());
+    let claim = tokio::spawn(claim.send());
+    let began = Instant::now();
+    while cluster.client.done(place(leader), &Call::get("/v1/leases/jobs/queue")).await["total"] != json!(1) {
+        assert!(began.elapsed() < SOON, "the claim does not wait");
+        tokio::time::sleep(POLL).await;
+    }
+    tokio::time::sleep(QUEUED).await;
+    cluster.client.done(place(leader), &Call::release("jobs", "a", token)).await;
+    let granted = tokio::time::timeout(SOON, claim).await.expect("it is granted").expect("no panic");
+    assert_eq!(granted.expect("an answer").status(), StatusCode::OK);
+    let waited = receiver.wait(|spans| {
+        let named = |name: &str| spans.iter().find(|span| span.trace == TRACE && span.name == name).cloned();
+        Some((named("propose")?, named("wait")?))
+    });
+    let (propose, wait) = waited.await;
+    assert_eq!(wait.parent, propose.parent, "{wait:?}");
+    assert!(wait.to >= propose.to && wait.to - wait.from >= QUEUED.as_nanos() as u64 / 2, "{wait:?}");
+}
+
 async fn request_continues_the_trace_of_its_header() {
     let receiver = Receiver::start().await;
     let cluster = start(&receiver).await;
@@ -143,11 +174,16 @@ async fn request_continues_the_trace_of_its_header() {
         acquire(&cluster, id, lease, &[("traceparent", &sampled), ("tracestate", "a=1")]).await;
         let request = receiver.wait(|spans| served(spans, lease)).await;
         assert_eq!((&*request.trace, &*request.parent, request.node()), (TRACE, PARENT, &*id.to_string()));
+        assert_eq!(request.state, "a=1");
     }
     let all = |spans: &[Span]| {
-        (spans.iter().filter(|span| span.name == "apply" && span.trace == TRACE).count() == 2).then_some(())
+        let applied: Vec<Span> =
+            spans.iter().filter(|span| span.name == "apply" && span.trace == TRACE).cloned().collect();
+        (applied.len() == 2).then_some(applied)
     };
-    receiver.wait(all).await;
+    for applied in receiver.wait(all).await {
+        assert_eq!(applied.state, "a=1", "the nodes send it to each other");
+    }
 
     // The client did not sample the trace. Spans of one node arrive in their order.
     let unsampled = format!("00-{}-{PARENT}-00", TRACE.replace('0', "1"));

@@ -90,11 +90,34 @@ class Nodes(PageTest):
         ready = "Node 2 answers this page and is ready."
         self.assertEqual(shown, [ready, f"{ready} Disk: 5 ms for a sync on average."])
 
+    def test_time_of_a_sync_is_of_the_node_that_answers(self):
+        metric = "tenure_storage_sync_seconds"
+        # Behind a load balancer, two nodes answer. Node 2 restarts at the end.
+        polls = [("2", 0.05, 10), ("3", 9.0, 1000), ("2", 0.1, 20), ("3", 9.04, 1020), ("2", 0.01, 2)]
+        polls = [(node, f"{metric}_sum {sum}\n{metric}_count {count}\n") for node, sum, count in polls]
+        shown = self.driver.execute_async_script(
+            """const [polls, done] = arguments;
+               const answer = ([node, text]) => new Response(text, { headers: { "x-tenure-node": node } });
+               const api = { send: async (path) => answer(path === "metrics" ? polls.shift() : polls[0]) };
+               import(new URL("ui/nodes.js", location.href.split("#")[0]).href).then(async ({ OwnNode }) => {
+                   const own = new OwnNode(api);
+                   const shown = [];
+                   while (polls.length > 0) shown.push(await own.poll());
+                   done(shown);
+               });""",
+            polls,
+        )
+        ready = {node: f"Node {node} answers this page and is ready." for node in (2, 3)}
+        of_sync = [f"{ready[node]} Disk: {ms} ms for a sync on average." for node, ms in ((2, 5), (3, 2))]
+        self.assertEqual(shown, [ready[2], ready[3], *of_sync, ready[2]])
+
     def test_changes_of_members_are_in_the_table_and_in_the_timeline(self):
         self.wait(lambda: len(self.table()) == len(MEMBERS), "all members are in the table")
         members = copy.deepcopy(self.status["members"])
         members[1].update(state="lagging", lag=5_000)
+        members[1].update(disk="stalled")
         members[2].update(state="unreachable", lag=None)
+        members[3].update(disk="ok")
         members[4].update(state="ok", lag=0, last_contact_ms=10, disk="ok")
         del members[6]
         members.append({**members[1], "id": 9, "state": "ok"})
@@ -107,4 +130,6 @@ class Nodes(PageTest):
         self.assertNotIn("Node 7", shown)
         self.assertIn("Node 9", shown)
         for text in ("Node 2 is lagging", "Node 3 is unreachable", "Node 5 is ok", "Node 7 was removed", "Node 9 was added"):
+            self.wait_text("#timeline-list", text)
+        for text in ("The disk of node 2 is stalled", "The disk of node 4 works again"):
             self.wait_text("#timeline-list", text)

@@ -112,6 +112,19 @@ fn quorum_is_judged_by_all_nodes() {
     assert_eq!(quorum_of(&[]), Status::Unknown, "no address");
 }
 
+/// The first node of the file is isolated, and sees no other member.
+#[test]
+fn members_are_judged_by_a_node_with_a_quorum() {
+    let mut isolated = view(1, false);
+    isolated.members[1..].iter_mut().for_each(|member| member.state = MemberState::Unreachable);
+    let nodes = [reached(1, Ok(isolated)), reached(2, Ok(view(2, true))), reached(3, Ok(view(3, true)))];
+    let findings = judge(&nodes, None);
+    for member in ["member.2", "member.3"] {
+        assert_eq!(status(&findings, member), Status::Ok, "{findings:?}");
+    }
+    assert_eq!(status(&findings, "quorum"), Status::Problem, "control: node 1 reaches no leader");
+}
+
 #[test]
 fn address_must_belong_to_its_node() {
     let answer = |cluster| judge(&[reached(1, cluster)], None)[0].status;

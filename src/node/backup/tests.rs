@@ -1,3 +1,6 @@
+#[cfg(feature = "cli")]
+mod age;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;

@@ -119,7 +119,7 @@ class ScriptedServer:
 
     async def _answer(self, request: Request, reader: asyncio.StreamReader) -> Answer | None:
         """The scripted answer. `None` after the client has closed the connection."""
-        script = self._scripts.get(request.action, _hang)
+        script = self._scripts.get(request.action, hang)
         answer = script(request)
         if isinstance(answer, Answer):
             return answer
@@ -144,7 +144,7 @@ def in_turn(*answers: Answer) -> Handler:
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
-async def _hang(_: Request) -> Answer:
+async def hang(_: Request) -> Answer:
     await asyncio.Event().wait()
     return CLOSE
 

@@ -17,6 +17,7 @@ from scripted import (
     Request,
     ScriptedServer,
     granted,
+    hang,
     in_turn,
     lease,
     problem,
@@ -28,11 +29,6 @@ from tenure._retry import AttemptContext, NotDone, RetryPolicy
 from tenure._transport import Call
 
 HELD = problem("held", 409, holder="other", token="7")
-
-
-async def hang(_: Request) -> Answer:
-    await asyncio.Event().wait()
-    return CLOSE
 
 
 def lost_answer() -> Handler:

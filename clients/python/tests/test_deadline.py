@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from managers import managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, lost, renewed
+from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, hang, in_turn, lease, lost, renewed
 from tenure import Loss, states
 
 
@@ -385,10 +385,6 @@ async def test_deadline_that_passes_in_a_suspend_is_seen_soon(server: ScriptedSe
 
 
 async def test_renewal_ends_with_a_third_of_the_ttl(server: ScriptedServer, clock: ManualClock) -> None:
-    async def hang(_: Request) -> Answer:
-        await asyncio.Event().wait()
-        return CLOSE
-
     async with managed(server, clock, operation_timeout=20) as m:
         server.on("acquire", granted(ttl_ms=600))
         server.on("renew", hang)

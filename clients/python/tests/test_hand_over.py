@@ -7,14 +7,9 @@ import asyncio
 import pytest
 
 from managers import Managed, managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, lease, problem, standing
+from scripted import TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, hang, lease, problem, standing
 from tenure import LeaseLost, Refused, Unavailable, Unknown, states
 from tenure._guard import LONGEST_CHECK
-
-
-async def hang(_: Request) -> Answer:
-    await asyncio.Event().wait()
-    return CLOSE
 
 
 async def cancel_hand_over(m: Managed) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from managers import managed
 from scripted import (
-    CLOSE,
     TOKEN,
     Answer,
     ManualClock,
     Request,
     ScriptedServer,
     granted,
+    hang,
     lease,
     lost,
     problem,
@@ -25,11 +25,6 @@ from tenure import Refused, ShutDown, Unknown
 from tenure._guard import Guard
 
 HELD = problem("held", 409, holder="other", token="7")
-
-
-async def hang(_: Request) -> Answer:
-    await asyncio.Event().wait()
-    return CLOSE
 
 
 async def test_grant_after_a_long_wait_is_renewed_first(server: ScriptedServer, clock: ManualClock) -> None:

@@ -16,20 +16,16 @@ from scripted import (
     Request,
     ScriptedServer,
     granted,
+    hang,
     in_turn,
     lease,
     problem,
     standing,
 )
-from tenure import ShutDown, Unknown
+from tenure import Lease, ShutDown, Unknown
 
 HELD = problem("held", 409, holder="other", token="7")
 WAITS = standing("waits", waiter={})
-
-
-async def hang(_: Request) -> Answer:
-    await asyncio.Event().wait()
-    return CLOSE
 
 
 async def shut_down(m: Managed) -> list[str]:
@@ -85,19 +81,25 @@ async def test_claim_that_no_read_shows_is_unknown_after_a_shutdown(
             await acquiring
 
 
+async def abandoned(m: Managed, monkeypatch: pytest.MonkeyPatch) -> Lease:
+    """Cancels a claim that waits 30 s for a ttl of 30 s, before the cluster knows it."""
+    m.server.on("acquire", hang)
+    monkeypatch.setattr(m.manager._core, "operation_timeout", 0.1)
+    job = m.manager.handle("job", ttl=30)
+    acquiring = asyncio.ensure_future(job.acquire(wait=30))
+    await m.server.received("acquire")
+    acquiring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acquiring
+    await m.until(lambda: not job._hold.operation.locked())
+    return job
+
+
 async def test_claim_that_is_cancelled_before_the_cluster_knows_it_stays_unresolved(
     server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managed(server, clock) as m:
-        server.on("acquire", hang)
-        monkeypatch.setattr(m.manager._core, "operation_timeout", 0.1)
-        job = m.manager.handle("job", ttl=30)
-        acquiring = asyncio.ensure_future(job.acquire(wait=30))
-        await server.received("acquire")
-        acquiring.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await acquiring
-        await m.until(lambda: not job._hold.operation.locked())
+        await abandoned(m, monkeypatch)
         server.on("explain", standing("holds", lease=lease()))
         assert await m.manager.shutdown() == []
         assert [request.body["token"] for request in server.of("release")] == [str(TOKEN)]
@@ -173,15 +175,7 @@ async def test_cancelled_claim_that_no_read_shows_stays_unknown_for_its_ttl(
     server: ScriptedServer, clock: ManualClock, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with managed(server, clock) as m:
-        server.on("acquire", hang)
-        monkeypatch.setattr(m.manager._core, "operation_timeout", 0.1)
-        job = m.manager.handle("job", ttl=30)
-        acquiring = asyncio.ensure_future(job.acquire(wait=30))
-        await server.received("acquire")
-        acquiring.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await acquiring
-        await m.until(lambda: not job._hold.operation.locked())
+        job = await abandoned(m, monkeypatch)
         clock.now += 59
         if call == "shutdown":
             [(name, error)] = await m.manager.shutdown()

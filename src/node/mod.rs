@@ -162,6 +162,9 @@ pub(crate) struct Requests {
     events: Arc<EventLog>,
     /// Held while the leader changes access control.
     access_changes: Arc<tokio::sync::Mutex<()>>,
+    /// The feature level that the leader of a term supports. See
+    /// [`forward_level`](NodeCore::forward_level).
+    leader_level: parking_lot::Mutex<Option<((NodeId, u64), FeatureLevel)>>,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -265,6 +265,7 @@ impl<S: Storage, T: Transport> OpenNode<S, T> {
                 local_waits: Arc::default(),
                 events,
                 access_changes: Default::default(),
+                leader_level: Default::default(),
             },
             backups: Backups::default(),
             contacts: Default::default(),

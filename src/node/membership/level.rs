@@ -2,6 +2,9 @@
 //!
 //! A member of an older release does not know the question, and answers that it cannot read it. It supports the first
 //! level. A member without an answer holds the level down, because its release is unknown.
+//!
+//! Forwarded requests name the term of their leader as soon as that leader supports it. A new cluster is at the first
+//! level until all members have answered, and it already executes requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +83,23 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         let call = self.transport.call(id, peer, Lane::Control, crate::peer::Payload::Node(call), ANSWER_TIMEOUT);
         let reply = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;
         level_in(codec::decode(&reply, MAX_REPLY_BYTES).ok()?)
+    }
+
+    /// The level of the requests that this node forwards to the leader of a term: that of the cluster, or that of the
+    /// leader if it is higher. A node asks a leader once per term. `None` if the leader does not answer.
+    pub(in crate::node) async fn forward_level(&self, leader: NodeId, term: u64, peer: &str) -> Option<FeatureLevel> {
+        let level = self.raft.replica().level();
+        if level >= FeatureLevel::REQUEST_TERMS {
+            return Some(level);
+        }
+        // A node that starts again, maybe with another release, does not lead in its earlier term.
+        let known = *self.requests.leader_level.lock();
+        if let Some((_, supported)) = known.filter(|&(of, _)| of == (leader, term)) {
+            return Some(supported.max(level));
+        }
+        let supported = self.feature_level_of(leader, peer).await?;
+        *self.requests.leader_level.lock() = Some(((leader, term), supported));
+        Some(supported.max(level))
     }
 
     /// Makes sure that the cluster has this level, as the leader of `term`.

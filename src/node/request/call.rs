@@ -61,7 +61,7 @@ pub(crate) enum NodeReply {
 }
 
 impl<'r> NodeCall<&'r Request> {
-    /// The call that forwards a request in a cluster of this level. A leader of an older release does not know all calls.
+    /// The call that forwards a request at this level. A leader of an older release does not know all calls.
     pub(in crate::node) fn forward(
         request: &'r Request,
         term: u64,

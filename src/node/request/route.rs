@@ -195,7 +195,8 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         request: &Request,
     ) -> Result<Response, ProposeError> {
         let KnownLeader { node: leader, term, info } = leader;
-        let call = NodeCall::forward(request, term, caller, span.context(), self.raft.replica().level());
+        let level = self.forward_level(leader, term, &info.peer).await.ok_or(ProposeError::NotLeader)?;
+        let call = NodeCall::forward(request, term, caller, span.context(), level);
         let names_caller = !matches!(call, NodeCall::Forward(_));
         let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();

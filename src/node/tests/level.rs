@@ -1,5 +1,10 @@
 //! Clusters with members of two releases.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
 use super::*;
 use crate::access::{AccessChange, AccessName, AccessToken, Denied, TokenHash};
 use crate::raft::FeatureLevel;
@@ -77,13 +82,7 @@ async fn level_rises_when_the_last_member_is_upgraded() {
 #[tokio::test(start_paused = true)]
 async fn level_rises_to_that_of_the_oldest_member_and_then_further() {
     let mut cluster = start_mixed(&[3]).await;
-    loop {
-        let leader = cluster.leader().await;
-        if leader == 1 {
-            break;
-        }
-        cluster.node(leader).transfer_leadership_to(1).await.expect("it is connected");
-    }
+    transfer(&cluster, 1).await;
     cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
     cluster.downgrade(3, FeatureLevel::TOKEN_EXPIRY);
     cluster.restart(3).await;
@@ -140,13 +139,7 @@ async fn level_stays_for_a_member_that_is_added_meanwhile() {
     let late = Duration::from_millis(450);
     for part in 0..15 {
         let mut cluster = start_mixed(&[3, 4]).await;
-        loop {
-            let leader = cluster.leader().await;
-            if leader == 1 {
-                break;
-            }
-            cluster.node(leader).transfer_leadership_to(1).await.expect("it is connected");
-        }
+        transfer(&cluster, 1).await;
         cluster.cut_power(3, Cut::Keep(usize::MAX)).expect("it runs").await;
         cluster.upgrade(3);
         tokio::time::sleep(Duration::from_secs(1) + part * late / 4).await;
@@ -162,6 +155,113 @@ async fn level_stays_for_a_member_that_is_added_meanwhile() {
         assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST, "part {part}");
         cluster.shutdown().await;
     }
+}
+
+async fn transfer(cluster: &Cluster, to: NodeId) {
+    loop {
+        let leader = cluster.leader().await;
+        if leader == to {
+            return;
+        }
+        cluster.node(leader).transfer_leadership_to(to).await.expect("it is connected");
+    }
+}
+
+/// Node 3 holds the cluster at the first level, whose requests name no term.
+#[tokio::test(start_paused = true)]
+async fn late_request_is_not_executed_in_a_later_term_of_its_leader() {
+    let cluster = start_mixed(&[3]).await;
+    transfer(&cluster, 1).await;
+    cluster.node(2).request(claim_of("early"), Forward::Once).await.expect("the leader executes it");
+    let held = || cluster.node(1).inner.raft.replica().read(|state| state.machine.counts().held);
+    assert_eq!(held(), 1);
+    cluster.board.cut(2, 1);
+    let Request::Acquire(claim) = claim_of("late") else { unreachable!("it is a claim") };
+    let late = Request::Acquire(Acquire { name: LeaseName::new("late").expect("valid"), wait_ms: None, ..claim });
+    let sent = tokio::time::timeout(Duration::from_millis(50), cluster.node(2).request(late.clone(), Forward::Once));
+    sent.await.expect_err("the request waits for the repair");
+    for leader in [3, 1] {
+        transfer(&cluster, leader).await;
+    }
+    cluster.board.reconnect(2, 1);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(held(), 1, "the request was for an earlier term");
+    assert_eq!(cluster.node(1).feature_level(), FeatureLevel::FIRST);
+    cluster.node(2).request(late, Forward::Once).await.expect("the leader executes it");
+    assert_eq!(held(), 2);
+    cluster.shutdown().await;
+}
+
+/// A leader that counts the questions for its level, and refuses each request.
+#[derive(Clone)]
+struct AskedLeader {
+    questions: Arc<AtomicUsize>,
+    answer: Option<FeatureLevel>,
+    terms: Arc<Mutex<Vec<Option<u64>>>>,
+}
+
+impl Service for AskedLeader {
+    async fn serve(&self, _: NodeId, call: Bytes) -> Bytes {
+        let reply = match NodeCall::decode(&call).expect("a call of this release") {
+            NodeCall::FeatureLevel => {
+                self.questions.fetch_add(1, Ordering::Relaxed);
+                self.answer.map_or(NodeReply::NotLeader, NodeReply::FeatureLevel)
+            }
+            NodeCall::ForwardIn { term, .. } => {
+                self.terms.lock().push(Some(term));
+                NodeReply::Done(Box::new(Err(RequestError::Busy)))
+            }
+            NodeCall::DiskState => NodeReply::NotLeader,
+            _ => {
+                self.terms.lock().push(None);
+                NodeReply::Done(Box::new(Err(RequestError::Busy)))
+            }
+        };
+        codec::encode(&reply).into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_is_asked_for_its_level_once_per_term() {
+    for (answer, names_term) in
+        [(Some(FeatureLevel::SUPPORTED), true), (Some(FeatureLevel::FIRST), false), (None, false)]
+    {
+        let cluster = start_mixed(&[3]).await;
+        transfer(&cluster, 1).await;
+        let leader = AskedLeader { questions: Arc::default(), answer, terms: Arc::default() };
+        let raft = cluster.node(1).inner.raft.service();
+        cluster.board.attach(1, Services { raft, node: leader.clone() });
+        let term = cluster.node(2).leadership().term;
+        for _ in 0..3 {
+            let refused = cluster.node(2).request(claim_of("a"), Forward::Once).await;
+            let expected = if answer.is_some() { RequestError::Busy } else { RequestError::NoLeader };
+            assert_eq!(refused, Err(expected), "{answer:?}");
+        }
+        let terms = leader.terms.lock().clone();
+        match answer {
+            Some(_) => {
+                assert_eq!(terms, [names_term.then_some(term); 3], "{answer:?}");
+                assert_eq!(leader.questions.load(Ordering::Relaxed), 1, "{answer:?}");
+            }
+            // Without an answer, a request without a term could arrive late.
+            None => assert_eq!(terms, []),
+        }
+    }
+}
+
+/// Node 3 has not the release of node 1, which led before.
+#[tokio::test(start_paused = true)]
+async fn leader_of_each_term_is_asked_for_its_level() {
+    let cluster = start_mixed(&[3]).await;
+    transfer(&cluster, 1).await;
+    cluster.node(2).request(claim_of("early"), Forward::Once).await.expect("the leader executes it");
+    transfer(&cluster, 3).await;
+    let (answer, terms) = (Some(FeatureLevel::FIRST), Arc::default());
+    let older = AskedLeader { questions: Arc::default(), answer, terms };
+    let raft = cluster.node(3).inner.raft.service();
+    cluster.board.attach(3, Services { raft, node: older.clone() });
+    assert_eq!(cluster.node(2).request(claim_of("a"), Forward::Once).await, Err(RequestError::Busy));
+    assert_eq!(*older.terms.lock(), [None], "node 3 cannot read a request with a term");
 }
 
 async fn until_other_leader(cluster: &Cluster, not: NodeId) -> NodeId {

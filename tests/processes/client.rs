@@ -84,6 +84,11 @@ impl Client {
 
     /// Sends the request once. `place` is a position in the configuration file, modulo the number of nodes.
     pub async fn attempt(&self, place: usize, call: &Call) -> Outcome {
+        self.attempt_stale(place, call).await.0
+    }
+
+    /// Like [`attempt`](Self::attempt), with the age of the state that a stale read returned.
+    pub async fn attempt_stale(&self, place: usize, call: &Call) -> (Outcome, Option<Duration>) {
         let url = format!("{}{}", self.urls[place % self.urls.len()], call.path);
         let mut request = self.http.request(call.method.clone(), &url).timeout(call.timeout);
         if let Some(body) = &call.body {
@@ -91,14 +96,19 @@ impl Client {
         }
         let response = match request.send().await {
             Ok(response) => response,
-            Err(error) if error.is_connect() => return Outcome::NotDone(format!("{url}: {error}")),
-            Err(error) => return Outcome::Unknown(format!("{url}: {error:?}")),
+            Err(error) if error.is_connect() => return (Outcome::NotDone(format!("{url}: {error}")), None),
+            Err(error) => return (Outcome::Unknown(format!("{url}: {error:?}")), None),
         };
         let status = response.status();
-        match response.json::<Value>().await {
+        let age = response.headers().get("x-tenure-stale-ms").map(|age| {
+            let age = age.to_str().ok().and_then(|age| age.parse().ok());
+            Duration::from_millis(age.expect("the header has a number"))
+        });
+        let outcome = match response.json::<Value>().await {
             Ok(value) => judge(status, value),
             Err(error) => Outcome::Unknown(format!("{url}: {status}, {error}")),
-        }
+        };
+        (outcome, age)
     }
 
     /// Sends the request to one node after the other, from `first` on, until it is done (`Ok`) or refused (`Err`).

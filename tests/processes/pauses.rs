@@ -13,7 +13,7 @@ use crate::client::{Call, Client, Outcome, token};
 use crate::cluster::{Cluster, NODES};
 use crate::steady::strict;
 
-strict!(stopped_processes_cause_no_stale_leader_reads,);
+strict!(stopped_processes_cause_no_stale_leader_reads_and_no_wrong_age,);
 
 /// The number of answered reads, unless `TENURE_READS` sets it.
 const READS: usize = 2_000;
@@ -88,13 +88,15 @@ fn check_finds_stale_reads_and_allows_concurrent_ones() {
     );
 }
 
-async fn stopped_processes_cause_no_stale_leader_reads() {
+async fn stopped_processes_cause_no_stale_leader_reads_and_no_wrong_age() {
     let wanted = std::env::var("TENURE_READS").map_or(READS, |reads| reads.parse().expect("TENURE_READS is a number"));
     let cluster = Cluster::start("").await;
     let (stop, observations) = (CancellationToken::new(), Observations::default());
+    let ages = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     tasks.spawn(write(cluster.client.clone(), observations.clone(), stop.clone()));
     for place in 0..NODES.len() {
+        tasks.spawn(read_stale_states(cluster.client.clone(), place, observations.clone(), ages.clone(), stop.clone()));
         tasks.spawn(read_at_intervals(cluster.client.clone(), place, observations.clone(), stop.clone()));
         for _ in 0..READERS {
             tasks.spawn(read_on(cluster.client.clone(), place, observations.clone(), stop.clone()));
@@ -116,7 +118,11 @@ async fn stopped_processes_cause_no_stale_leader_reads() {
         observations.len() - reads,
         stale.len()
     );
+    let (ages, old) = (ages.lock().clone(), PAUSE / 2);
+    let old_states = ages.iter().filter(|age| **age >= old).count();
+    println!("{} stale reads, {old_states} of them of a state of {old:?} or more", ages.len());
     assert!(leaders_stopped >= 3, "the leader must be stopped at least three times");
+    assert!(old_states > 0, "no stale read reached a node with an old state");
     assert_eq!(stale, []);
 }
 
@@ -207,6 +213,35 @@ async fn read_at_intervals(client: Client, place: usize, observations: Observati
         });
     }
     reads.join_all().await;
+}
+
+/// A stale read has all changes that were acknowledged before its age. So it counts as a read that began then.
+async fn read_stale_states(
+    client: Client,
+    place: usize,
+    observations: Observations,
+    ages: Arc<Mutex<Vec<Duration>>>,
+    stop: CancellationToken,
+) {
+    let call = Call { timeout: PAUSE * 4, ..Call::get(format!("/v1/leases/{NAME}?consistency=stale")) };
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        let (outcome, age) = client.attempt_stale(place, &call).await;
+        let until = Instant::now();
+        let version = match outcome {
+            Outcome::Done(lease) => Some(version(&lease)),
+            Outcome::Refused(problem) if problem["code"] == "not_found" => Some(0),
+            Outcome::Refused(problem) => panic!("a read was refused: {problem}"),
+            _ => None,
+        };
+        if let (Some(version), Some(age)) = (version, age) {
+            ages.lock().push(age);
+            // The header has whole milliseconds.
+            let from = began - age - Duration::from_millis(1);
+            observations.lock().push(Observation { from, until, version, is_read: true });
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// Sends a read. Returns whether it was answered.

@@ -3,6 +3,7 @@
 //! The tests script the answers of the nodes, or the clock. The cases of the suite use real nodes and real time.
 
 mod python;
+mod python_leases;
 mod typescript;
 mod typescript_leases;
 
@@ -33,7 +34,7 @@ struct OwnTest {
 const LONGEST_TEST: &str = "120";
 
 fn all() -> impl Iterator<Item = &'static OwnTest> {
-    [python::BUGS, typescript::BUGS, typescript_leases::BUGS].into_iter().flatten()
+    [python::BUGS, python_leases::BUGS, typescript::BUGS, typescript_leases::BUGS].into_iter().flatten()
 }
 
 /// The bugs that their tests do not find, and the tests that fail without a bug.

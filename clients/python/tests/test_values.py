@@ -17,7 +17,19 @@ import pytest
 
 import tenure
 from managers import managed
-from scripted import CLOSE, TOKEN, Answer, ManualClock, Request, ScriptedServer, granted, in_turn, lease, problem
+from scripted import (
+    CLOSE,
+    TOKEN,
+    Answer,
+    ManualClock,
+    Request,
+    ScriptedServer,
+    granted,
+    in_turn,
+    in_virtual_time,
+    lease,
+    problem,
+)
 from tenure import Client, Lease, LeaseLost, LeaseManager, Loss, Refused, ShutDown, Unavailable, Unknown, sync
 from tenure._calls import probe_interval
 from tenure._clock import system_clock
@@ -315,6 +327,31 @@ async def test_callers_with_short_limits_leave_a_node_that_hangs(servers: Script
         before = len(servers.of("version"))
         await client.version()
         assert 0 not in [request.node for request in servers.of("version")[before:]]
+
+
+def test_time_of_cancelled_attempts_counts_until_the_next_answer() -> None:
+    endpoints = Endpoints("a:1,b:1", 0)
+
+    async def preferred_after(index: int) -> int:
+        """Leaves an attempt at this node after 100 ms. Returns the preferred node."""
+
+        async def attempt() -> None:
+            with endpoints.attempt(index, 2):
+                await asyncio.sleep(60)
+
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(attempt(), 0.1)
+        return endpoints.preferred
+
+    async def leave(*indexes: int) -> list[int]:
+        return [await preferred_after(index) for index in indexes]
+
+    assert in_virtual_time(leave(0, 0)) == [0, 0]
+    endpoints.prefer(0)
+    assert in_virtual_time(leave(0, 0)) == [0, 0]
+    assert in_virtual_time(leave(1)) == [0], "the time at another node does not count"
+    assert in_virtual_time(leave(0)) == [1]
+    assert in_virtual_time(leave(1, 1, 1)) == [1, 1, 0]
 
 
 async def test_list_with_an_invalid_holder_sends_no_request(server: ScriptedServer) -> None:

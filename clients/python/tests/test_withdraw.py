@@ -23,6 +23,7 @@ from scripted import (
     standing,
 )
 from tenure import Lease, ShutDown, Unknown
+from tenure._options import DAY
 
 HELD = problem("held", 409, holder="other", token="7")
 WAITS = standing("waits", waiter={})
@@ -81,11 +82,11 @@ async def test_claim_that_no_read_shows_is_unknown_after_a_shutdown(
             await acquiring
 
 
-async def abandoned(m: Managed, monkeypatch: pytest.MonkeyPatch) -> Lease:
-    """Cancels a claim that waits 30 s for a ttl of 30 s, before the cluster knows it."""
+async def abandoned(m: Managed, monkeypatch: pytest.MonkeyPatch, ttl: float | None = 30) -> Lease:
+    """Cancels a claim that waits 30 s, before the cluster knows it."""
     m.server.on("acquire", hang)
     monkeypatch.setattr(m.manager._core, "operation_timeout", 0.1)
-    job = m.manager.handle("job", ttl=30)
+    job = m.manager.handle("job", ttl=ttl)
     acquiring = asyncio.ensure_future(job.acquire(wait=30))
     await m.server.received("acquire")
     acquiring.cancel()
@@ -117,6 +118,32 @@ async def test_withdrawal_that_is_sent_again_leaves_the_queue(server: ScriptedSe
         assert await shut_down(m) == []
         # The cancelled acquire and the shutdown each send one.
         assert {request.body["wait_ms"] for request in server.of("acquire")[1:]} == {1}
+
+
+async def test_shutdown_that_meets_a_withdrawal_leaves_nothing(server: ScriptedServer, clock: ManualClock) -> None:
+    shows_claim = asyncio.Event()
+
+    async def explain(request: Request) -> Answer:
+        reads = len(server.of("explain"))
+        if reads == 1:
+            await shows_claim.wait()
+            return WAITS
+        # The second read is that of the claim, which the shutdown ends. The node withdraws the claim before the next one.
+        return await hang(request) if reads == 2 else standing("unknown")
+
+    async with managed(server, clock) as m:
+        server.on("acquire", hang)
+        server.on("explain", explain)
+        acquiring = asyncio.ensure_future(m.manager.handle("job", ttl=30).acquire(wait=30))
+        await server.received("acquire")
+        acquiring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acquiring
+        await server.received("explain")
+        shutting_down = asyncio.ensure_future(m.manager.shutdown())
+        await server.received("explain", 2)
+        shows_claim.set()
+        assert await asyncio.wait_for(shutting_down, 20) == []
 
 
 async def test_grant_of_a_withdrawing_claim_is_released(server: ScriptedServer, clock: ManualClock) -> None:
@@ -187,3 +214,16 @@ async def test_cancelled_claim_that_no_read_shows_stays_unknown_for_its_ttl(
         clock.now += 2
         assert await job.release() is False
         assert await m.manager.shutdown() == []
+
+
+async def test_cancelled_claim_with_the_default_ttl_stays_unknown_for_a_day(
+    server: ScriptedServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with managed(server, clock) as m:
+        job = await abandoned(m, monkeypatch, ttl=None)
+        clock.now += DAY
+        with pytest.raises(Unknown):
+            await job.release()
+        # The wait in the queue and the time of the request are over, too.
+        clock.now += 31
+        assert await job.release() is False

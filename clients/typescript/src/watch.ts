@@ -170,10 +170,14 @@ export class EventWatch implements Watch {
       for (let number = 0; number < urls.length; number++) {
         const index = (preferred + number) % urls.length;
         const endpoint = urls[index] as URL;
+        const asked = performance.now();
         const opened = await this.#connectTo(endpoint);
         if (opened instanceof IncomingMessage) {
           this.#endpoints.prefer(index);
           return { response: opened, endpoint };
+        }
+        if (this.#end.signal.aborted) {
+          this.#endpoints.left(index, urls.length, performance.now() - asked);
         }
         this.#end.signal.throwIfAborted();
         if (opened instanceof Refused) {

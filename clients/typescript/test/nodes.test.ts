@@ -63,6 +63,18 @@ test("callers_with_a_short_limit_leave_a_node_that_hangs", LIMIT, async () => {
   assert.equal(version, "other");
 });
 
+test("watches_with_a_short_limit_leave_a_node_that_hangs", LIMIT, async () => {
+  one.handler = () => "hang";
+  other.handler = (_, response) => stream(response, "a");
+  const asked = client();
+  let name: string | undefined;
+  for (let call = 0; call < 10 && name === undefined; call++) {
+    await using watch = asked.watch({ signal: AbortSignal.timeout(300) });
+    name = await next(watch).catch(() => undefined);
+  }
+  assert.equal(name, "a");
+});
+
 test("renewals_leave_a_node_whose_answers_are_invalid", LIMIT, async () => {
   one.handler = freeLeases({ renew: () => PAGE });
   other.handler = freeLeases();

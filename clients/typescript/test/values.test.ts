@@ -130,7 +130,8 @@ test("reads_with_an_invalid_holder_are_refused_before_a_request", async () => {
   await assert.rejects(async () => client.explain("job", { holder: "" }), RangeError);
 });
 
-test("names_that_may_be_left_held_are_bounded", () => {
+/** A core, the function that leaves a name held for a ttl, and the names that the core forgot. */
+function coreWithLeftNames() {
   const clock = new ManualClock();
   const forgotten: string[] = [];
   const onError = (_: unknown, name: string) => void forgotten.push(name);
@@ -139,6 +140,19 @@ test("names_that_may_be_left_held_are_bounded", () => {
     Object.assign(core.record(name), { unreleased: "7", forgetAt: clock.now() + ttl });
     clock.advance(1);
   };
+  return { core, leave, forgotten };
+}
+
+test("names_that_may_be_left_held_are_kept_for_their_ttl", () => {
+  const { core, leave, forgotten } = coreWithLeftNames();
+  for (let number = 0; number < 5_000; number++) {
+    leave(`job-${number}`, 60_000);
+  }
+  assert.deepEqual([core.records.length, forgotten], [5_000, []]);
+});
+
+test("names_that_may_be_left_held_are_bounded", () => {
+  const { core, leave, forgotten } = coreWithLeftNames();
   leave("infinite", Number.POSITIVE_INFINITY);
   for (let number = 0; number < 5_000; number++) {
     leave(`job-${number}`, 0);

@@ -1,7 +1,15 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { afterEach, beforeEach, test } from "node:test";
-import { LeaseManager, type LeftLease, type ManagerOptions, Refused, ShutDown, Unknown } from "tenure";
+import {
+  type AcquireOptions,
+  LeaseManager,
+  type LeftLease,
+  type ManagerOptions,
+  Refused,
+  ShutDown,
+  Unknown,
+} from "tenure";
 import { ManualClock } from "./support/clock.js";
 import {
   deferred,
@@ -98,13 +106,13 @@ test("claim_whose_own_answer_is_unknown_is_unknown_after_a_shutdown", LIMIT, asy
   await acquiring;
 });
 
-/** A manager that cancelled an acquire for 1 s before the cluster knew the claim. */
-async function afterUntracedClaim(): Promise<LeaseManager> {
+/** A manager that cancelled an acquire before the cluster knew the claim, which waits 30 s. */
+async function afterUntracedClaim(claim: AcquireOptions = { ttl: "1s" }): Promise<LeaseManager> {
   script({ acquire: () => "hang" });
   const reported = deferred<unknown>();
   const holder = manager({ onError: reported.resolve });
   const cancel = new AbortController();
-  const options = { ttl: "1s", wait: "30s", signal: cancel.signal } as const;
+  const options = { ...claim, wait: "30s", signal: cancel.signal } as const;
   const acquiring = assert.rejects(holder.acquire("job", options), /not needed/);
   await server.received("/acquire");
   cancel.abort(new Error("not needed any more"));
@@ -128,6 +136,15 @@ test("cancelled_claim_that_no_read_shows_is_unknown_until_its_grant_would_end", 
   assert.deepEqual(unknown(await holder.shutdown()), ["job"]);
   clock.advance(1_000);
   assert.deepEqual(await holder.shutdown(), []);
+});
+
+test("cancelled_claim_with_the_default_ttl_is_unknown_for_a_day", LIMIT, async () => {
+  const holder = await afterUntracedClaim({});
+  clock.advance(24 * 3_600_000);
+  await assert.rejects(holder.release("job"), Unknown);
+  // The wait in the queue and the time of the request are over, too.
+  clock.advance(33_000);
+  assert.equal(await holder.release("job"), false);
 });
 
 test("grant_of_a_later_claim_resolves_a_cancelled_one", LIMIT, async () => {

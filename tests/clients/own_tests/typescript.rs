@@ -509,4 +509,20 @@ pub(super) const BUGS: &[OwnTest] = &[
         after: "this.#preferred = index;",
         test: ("values", "time_of_cancelled_attempts_counts_until_the_next_answer"),
     },
+    OwnTest {
+        language: "TypeScript",
+        bug: "the time of cancelled attempts counts at the next node",
+        file: "dist/endpoints.js",
+        before: "% count;\n            this.#silentFor = 0;",
+        after: "% count;",
+        test: ("values", "time_of_cancelled_attempts_counts_until_the_next_answer"),
+    },
+    OwnTest {
+        language: "TypeScript",
+        bug: "a node that hangs stays preferred for watches with a short limit",
+        file: "dist/watch.js",
+        before: "this.#endpoints.left(index, urls.length, performance.now() - asked);",
+        after: "",
+        test: ("nodes", "watches_with_a_short_limit_leave_a_node_that_hangs"),
+    },
 ];

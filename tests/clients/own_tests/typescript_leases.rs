@@ -188,4 +188,20 @@ pub(super) const BUGS: &[OwnTest] = &[
         after: "return record.isAmbiguous && core.clock.now() < record.forgetAt ? new Unknown(NOT_WITHDRAWN) : error;",
         test: ("campaign", "shutdown_ends_a_campaign_without_resolved_claims"),
     },
+    OwnTest {
+        language: "TypeScript",
+        bug: "the manager forgets unreleased grants before their time",
+        file: "dist/core.js",
+        before: "open.filter((record) => record.forgetAt <= now).sort(",
+        after: "open.sort(",
+        test: ("values", "names_that_may_be_left_held_are_kept_for_their_ttl"),
+    },
+    OwnTest {
+        language: "TypeScript",
+        bug: "a cancelled claim with the default ttl is over at once",
+        file: "dist/claims.js",
+        before: ": DAY_MS;",
+        after: ": 0;",
+        test: ("withdraw", "cancelled_claim_with_the_default_ttl_is_unknown_for_a_day"),
+    },
 ];

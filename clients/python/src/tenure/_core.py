@@ -500,6 +500,8 @@ class Core:
         while not claim.done():
             with contextlib.suppress(TenureError):
                 if (await self._standing(hold)).get("status") in ("holds", "waits"):
+                    # A shutdown may have marked the claim before this read.
+                    hold.untraced_until = NOT_HELD
                     break
             if clock() >= give_up_at:
                 return claim.done()

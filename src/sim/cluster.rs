@@ -248,7 +248,8 @@ impl Cluster {
         self.board.detach(id);
         let disk = self.disks.get_mut(&id).expect("a member");
         disk.storage = disk.storage.crash(cut);
-        disk.files = disk.files.crash(!matches!(cut, Cut::Keep(0) | Cut::Torn { writes: 0, .. }));
+        let loses_all = matches!(cut, Cut::Keep(0) | Cut::Torn { writes: 0, .. } | Cut::Snapshots);
+        disk.files = disk.files.crash(!loses_all);
         self.nodes.remove(&id).map(|node| async move { node.kill().await })
     }
 

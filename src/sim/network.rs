@@ -3,8 +3,8 @@
 //! A switchboard passes each call directly to the other node's service. It can cut each direction between two nodes. It
 //! can also delay, lose and repeat messages, and stop all traffic of a node.
 //!
-//! As with TCP, a client's request that a node forwards into a cut arrives after the repair, even if the node has given
-//! it up.
+//! As with TCP, a client's request that is lost is sent again. A request that a node forwards into a cut arrives after
+//! the repair, even if the node has given it up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -49,7 +49,7 @@ pub struct Switchboard {
 /// Message faults between all nodes. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NetworkFaults {
-    /// Probability that a message is lost. Requests and replies are lost independently.
+    /// Probability that a message is lost. Requests and replies are lost independently. A client's request arrives later.
     pub loss: f64,
     /// Probability that a Raft message arrives twice. A client's request never does: the transport sends it once.
     pub repeat: f64,
@@ -95,11 +95,11 @@ pub struct MemoryTransport {
     endpoint: Option<Endpoint>,
     /// The generation of each other node that completed the handshake, per lane.
     connections: Arc<Mutex<HashMap<(NodeId, u8), u64>>>,
-    /// The requests that wait for the repair of a cut, per lane. Later ones on the same connection follow them.
+    /// The requests that TCP has to send again, per lane. Later ones on the same connection follow them.
     kept: Arc<Mutex<HashMap<(NodeId, u8), KeptRequests>>>,
 }
 
-/// The number of requests that wait for the repair of a cut.
+/// The number of requests that TCP has to send again.
 type KeptRequests = watch::Sender<usize>;
 
 type BoxedReply<'a> = Pin<Box<dyn Future<Output = Bytes> + Send + 'a>>;
@@ -284,12 +284,12 @@ impl Switchboard {
         self.state.lock().cut.contains(&(from, to))
     }
 
-    /// Waits until TCP sends a request again after the repair of this direction. Returns whether it arrives.
+    /// Waits until TCP has sent a request again, in a cut after the repair of this direction. Returns whether it arrives.
     async fn deliver_late(&self, from: NodeId, to: NodeId) -> bool {
         for number in 0..RETRANSMISSIONS {
             tokio::time::sleep(RETRANSMISSION * 2_u32.pow(number)).await;
-            if !self.is_cut(from, to) {
-                return self.deliver(from, to).await;
+            if !self.is_cut(from, to) && self.deliver(from, to).await {
+                return true;
             }
         }
         false
@@ -326,7 +326,7 @@ impl Transport for MemoryTransport {
             if self.board.deliver(self.from, target).await {
                 return self.arrive(target, address, lane, payload).await;
             }
-            if matches!(lane, Lane::Request | Lane::Urgent) && self.board.is_cut(self.from, target) {
+            if matches!(lane, Lane::Request | Lane::Urgent) {
                 let (transport, address) = (self.clone(), address.to_owned());
                 kept.send_modify(|count| *count += 1);
                 // A task of its own: the request arrives although the caller gives it up.
@@ -434,4 +434,40 @@ fn happens(probability: f64) -> bool {
 /// A random part of the jitter. Without jitter, it draws no random number.
 fn random_part(jitter: Duration) -> Duration {
     if jitter.is_zero() { Duration::ZERO } else { jitter.mul_f64(rng().random()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Counts the requests that arrive.
+    #[derive(Clone, Default)]
+    struct Arrivals(Arc<AtomicUsize>);
+
+    impl Service for Arrivals {
+        async fn serve(&self, _: NodeId, body: Bytes) -> Bytes {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            body
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_request_of_a_client_arrives_later_and_a_lost_message_of_raft_never() {
+        let (board, arrivals) = (Switchboard::default(), Arrivals::default());
+        board.attach(2, Services { raft: arrivals.clone(), node: arrivals.clone() });
+        let transport = board.transport(1);
+        board.set_faults(NetworkFaults { loss: 1.0, ..NetworkFaults::default() });
+        for lane in [Lane::Control, Lane::Request] {
+            let lost = transport.call(2, "", lane, Payload::Node(Bytes::new()), RETRANSMISSION / 4).await;
+            assert!(matches!(lost, Err(PeerError::Timeout { .. })), "{lane:?}: {lost:?}");
+        }
+        // The first segment that is sent again is lost, too.
+        tokio::time::sleep(2 * RETRANSMISSION).await;
+        assert_eq!(arrivals.0.load(Ordering::SeqCst), 0, "every message is lost");
+        board.clear_faults();
+        tokio::time::sleep(10 * RETRANSMISSION).await;
+        assert_eq!(arrivals.0.load(Ordering::SeqCst), 1, "only the request of the client arrives");
+    }
 }

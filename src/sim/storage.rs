@@ -46,6 +46,9 @@ pub enum Cut {
     Keep(usize),
     /// The first `writes` writes. If the next one is an append, also its first `entries` entries.
     Torn { writes: usize, entries: usize },
+    /// All writes of snapshots, and none of the log. The store on disk makes those of a group durable before its log. It
+    /// has one log for entries and votes, of which a prefix survives.
+    Snapshots,
 }
 
 struct StoreInner {
@@ -87,6 +90,12 @@ enum Op {
     Chunk { id: u64, number: u64, bytes: Bytes },
     Finish(SnapshotManifest),
     Abandon(u64),
+}
+
+impl Op {
+    fn is_of_snapshots(&self) -> bool {
+        matches!(self, Op::Chunk { .. } | Op::Finish(_) | Op::Abandon(_))
+    }
 }
 
 /// The contents of a store.
@@ -198,16 +207,20 @@ impl MemoryStorage {
         let (keep, entries) = match cut {
             Cut::Keep(writes) => (writes, 0),
             Cut::Torn { writes, entries } => (writes, entries),
+            Cut::Snapshots => (0, 0),
         };
         let mut image = std::mem::take(&mut state.synced);
         let unsynced = std::mem::take(&mut state.unsynced);
-        // A group commit may have been in progress. The committed position is its first write.
-        if cut != Cut::Keep(0) {
+        // A group commit may have been in progress. The committed position is the first write of its log.
+        if !matches!(cut, Cut::Keep(0) | Cut::Snapshots) {
             image.set_committed(state.pending_committed);
         }
         unsynced.iter().take(keep).for_each(|write| image.apply(&write.op));
         if let Some(Op::Append(records)) = unsynced.get(keep).map(|write| &write.op) {
             image.apply(&Op::Append(records.iter().take(entries).cloned().collect()));
+        }
+        if cut == Cut::Snapshots {
+            unsynced.iter().filter(|write| write.op.is_of_snapshots()).for_each(|write| image.apply(&write.op));
         }
         let (mode, next_snapshot_id) = (state.mode, state.next_snapshot_id);
         self.poison(&mut state, StorageError::Closed);
@@ -411,4 +424,25 @@ impl Storage for MemoryStorage {
     }
 
     fn close(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_cut_can_keep_a_snapshot_without_the_log_before_it() {
+        let storage = MemoryStorage::new(SyncMode::Manual);
+        let vote = |term| VoteRecord { term, candidate: None, committed: true };
+        storage.save_vote(vote(1), Box::new(drop));
+        storage.sync();
+        storage.save_vote(vote(2), Box::new(drop));
+        storage.write_snapshot_chunk(1, 0, Bytes::from_static(b"state"), Box::new(drop));
+        let manifest = SnapshotManifest { id: 1, meta: Vec::new(), chunks: 1, bytes: 5, crc: 0 };
+        storage.finish_snapshot(manifest.clone(), Box::new(drop));
+        storage.purge(Position { term: 2, index: 7 }, Box::new(drop));
+        let found = storage.crash(Cut::Snapshots).recovered();
+        let expected = Recovered { vote: Some(vote(1)), snapshot: Some(manifest), ..Recovered::default() };
+        assert_eq!(found, expected);
+    }
 }

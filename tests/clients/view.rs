@@ -108,7 +108,8 @@ impl View {
                     let is_known = told.iter().any(|earlier| earlier.granted() == Some(token));
                     Ended::Held(token, ttl_ms.map(|ttl_ms| if is_known { 0 } else { ttl_ms }))
                 }
-                Some("handed_over") => Ended::Held(held.unwrap_or_else(no_token), Some(1)),
+                // The driver does not tell the new grant.
+                Some("handed_over") => Ended::Changed(true),
                 Some("released") => Ended::Changed(asked.response["was_held"] == true),
                 Some("unknown" | "cancelled") | None => Ended::Unknown,
                 // The lease was granted, and the grant ended before the client had it.
@@ -119,7 +120,7 @@ impl View {
             let what = match asked.command["op"].as_str() {
                 Some("acquire" | "work" | "campaign") => acquire(options, &asked.command),
                 Some("release") => RequestKind::Release { token: held.unwrap_or_else(no_token) },
-                Some("hand_over") => RequestKind::HandOver { token: held.unwrap_or_else(no_token) },
+                Some("hand_over") => RequestKind::HandOver { token: held.unwrap_or_else(no_token), to: None },
                 _ => continue,
             };
             told.push(self.operation(name, what, (asked.invoked, asked.returned), done));
@@ -273,7 +274,7 @@ impl View {
                     (RequestKind::Release { token: *token }, Ended::Changed(answer["released"] == true))
                 }
                 (Some("handover"), Some(token)) => {
-                    (RequestKind::HandOver { token: *token }, Ended::Held(*token, Some(1)))
+                    (RequestKind::HandOver { token: *token, to: None }, Ended::Changed(true))
                 }
                 (Some("acquire"), _) if exchange.is_done() => {
                     let granted = token(answer);
@@ -351,7 +352,7 @@ fn acquire(options: &Value, command: &Value) -> RequestKind {
     RequestKind::Acquire {
         ttl_ms: ttl_ms(options),
         limit: number(options, "limit").unwrap_or(1) as u32,
-        wait: number(command, "wait_ms").is_some_and(|wait| wait > 0) || command["op"] == "campaign",
+        wait_ms: number(command, "wait_ms").filter(|wait| *wait > 0).or((command["op"] == "campaign").then_some(0)),
         lock_delay_ms: number(options, "lock_delay_ms").unwrap_or(0),
     }
 }

@@ -198,6 +198,22 @@ async fn ended_wait_keeps_its_place_when_its_leader_leads_again() {
     cluster.shutdown().await;
 }
 
+/// The old leader does not know the grants of its successor.
+#[tokio::test(start_paused = true)]
+async fn old_leader_does_not_call_a_token_of_its_successor_lost() {
+    let (cluster, leader, _, _) = start().await;
+    cluster.board.isolate(leader, cluster.ids());
+    let next = cluster.leader_except(&[leader]).await;
+    let lease = held(cluster.node(next), acquire("b", 60_000, None)).await;
+    let leases = vec![Renewal { name: name(), token: lease.token, ttl: None }];
+    let renewal = Request::Change(Command::Renew { holder: holder("b"), leases });
+    let renewed = tokio::time::timeout(Duration::from_secs(60), ask(cluster.node(leader), renewal)).await;
+    let renewed = renewed.expect("the renewal hangs at the old leader");
+    assert!(matches!(renewed, Err(RequestError::Unknown(_) | RequestError::NoLeader)), "{renewed:?}");
+    cluster.board.heal();
+    cluster.shutdown().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn long_wait_continues_at_the_next_leader() {
     let (cluster, leader, second, _) = start().await;

@@ -6,6 +6,7 @@ use tenure::config::{LeaseSettings, RaftTimings};
 use tenure::lease::{Command, Outcome};
 use tenure::node::{Answer, Request, RequestError};
 use tenure::testing::Cluster;
+use tenure::types::NodeId;
 use tokio::time::Instant;
 
 use super::{acquire, ask, held, queue, start};
@@ -27,9 +28,44 @@ async fn waiting_requests_outlast_a_short_waiter_timeout() {
     keep_their_places(settings).await;
 }
 
+/// A node that leads again confirms the requests that wait, as before.
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_outlast_the_waiter_timeout_when_a_node_leads_again() {
+    let mut settings = LeaseSettings::default();
+    settings.limits.waiter_timeout_ms = 1_000;
+    let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
+    let first = cluster.leader().await;
+    let second = cluster.ids().find(|id| *id != first).expect("three nodes");
+    for to in [second, first] {
+        lead(&cluster, to).await;
+        // Several intervals of confirmations.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    assert_eq!(cluster.leader().await, first);
+    stay_in_the_queue(cluster, Duration::from_millis(1_000)).await;
+}
+
+/// Transfers the leadership until this node leads.
+async fn lead(cluster: &Cluster, wanted: NodeId) {
+    let began = Instant::now();
+    loop {
+        let leader = cluster.leader().await;
+        if leader == wanted {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "node {leader} still leads");
+        // After a failed transfer, the next one follows.
+        let _ = cluster.node(leader).transfer_leadership_to(wanted).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn keep_their_places(settings: LeaseSettings) {
     let waiter_timeout = Duration::from_millis(settings.limits.waiter_timeout_ms);
-    let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;
+    stay_in_the_queue(Cluster::start(3, RaftTimings::lan(), settings).await, waiter_timeout).await;
+}
+
+async fn stay_in_the_queue(cluster: Cluster, waiter_timeout: Duration) {
     let leader = cluster.leader().await;
     held(cluster.node(leader), acquire("job", "a", TTL_MS, None)).await;
     let waiting = cluster.ids().map(|at| {

@@ -22,6 +22,8 @@ pub enum Reply {
     /// Certainly not applied: the error code, and the log index if the refusal shows the state of a lease.
     Refused(String, Option<u64>),
     Unknown,
+    /// An answer that no node of this release may give, such as a fault of the node. The outcome is unknown.
+    Fault(String),
 }
 
 #[derive(Clone)]
@@ -56,9 +58,11 @@ impl Client {
         };
         let index = response.headers().get(INDEX_HEADER).and_then(|index| index.to_str().ok()?.parse().ok());
         let status = response.status();
-        match response.json::<Value>().await {
+        let Ok(body) = response.bytes().await else { return Reply::Unknown };
+        match serde_json::from_slice(&body) {
             Ok(value) => classify(status, value, index),
-            Err(_) => Reply::Unknown,
+            // The body is complete: the node sent it like this.
+            Err(error) => Reply::Fault(format!("{status} with a body that is no JSON ({error}): {body:?}")),
         }
     }
 }
@@ -71,7 +75,8 @@ fn classify(status: StatusCode, value: Value, index: Option<u64>) -> Reply {
         Some(code) if !status.is_server_error() || status == StatusCode::SERVICE_UNAVAILABLE => {
             Reply::Refused(code.to_owned(), index)
         }
-        _ => Reply::Unknown,
+        Some("outcome_unknown") => Reply::Unknown,
+        _ => Reply::Fault(format!("{status} with {value}")),
     }
 }
 
@@ -83,13 +88,23 @@ mod tests {
 
     #[test]
     fn refusal_needs_a_code_and_a_definite_status() {
-        let refused = |status: u16, value| {
-            matches!(classify(StatusCode::from_u16(status).expect("a status"), value, None), Reply::Refused(..))
-        };
+        let reply = |status: u16, value| classify(StatusCode::from_u16(status).expect("a status"), value, None);
+        let refused = |status, value| matches!(reply(status, value), Reply::Refused(..));
         assert!(refused(409, json!({"code": "held"})));
         assert!(refused(503, json!({"code": "no_leader"})));
         assert!(!refused(504, json!({"code": "outcome_unknown"})));
         assert!(!refused(500, json!({"code": "internal"})));
         assert!(!refused(409, json!({})));
+        assert!(matches!(reply(504, json!({"code": "outcome_unknown"})), Reply::Unknown));
+        let code = |code: &str| json!({"code": code});
+        for (status, value) in [
+            (500, code("internal")),
+            (501, code("unsupported")),
+            (504, code("held")),
+            (409, json!({})),
+            (503, json!(7)),
+        ] {
+            assert!(matches!(reply(status, value.clone()), Reply::Fault(_)), "{status} {value}");
+        }
     }
 }

@@ -43,8 +43,8 @@ pub fn draw(name: &str, history: &LeaseHistory, windows: &[FaultWindow]) -> Stri
     for operation in history.operations {
         let y = TOP + ROW * (rows[client(operation.by.as_str())] + 1) as f64;
         let colour = match operation.ended {
-            Ended::Held(..) | Ended::Changed(true) => "#2a7d2a",
-            Ended::Saw(..) => "#3a6ea5",
+            Ended::Held(..) | Ended::Changed(true) | Ended::Updated { .. } => "#2a7d2a",
+            Ended::Saw(..) | Ended::Showed => "#3a6ea5",
             Ended::Changed(false) => "#888888",
             Ended::Refused(_) => "#c9a227",
             Ended::Unknown => "#c0392b",

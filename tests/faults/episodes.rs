@@ -14,12 +14,14 @@ use super::bounds::BOUNDS;
 use super::drawing;
 use super::export::Export;
 use super::fault_window::FaultWindow;
+use super::holders;
 use super::judge::expiry_happens::{self, ExpiryDelivery};
 use super::judge::file::HistoryWriter;
 use super::judge::history::{Ended, Operation};
 use super::judge::{self, Broken, LeaseHistory, SearchResult, TimeBounds, Transition, held};
-use super::names;
+use super::names::{self, MARKER};
 use super::recorder::{LeaseRecord, now};
+use super::refusals;
 use super::register::Register;
 use super::world::World;
 
@@ -122,6 +124,7 @@ impl EpisodeJudge {
             export.add(operations, own.flat_map(|(_, log)| log)).context("the file of --history")?;
         }
         self.late(&logs);
+        self.strangers(episode);
         if has_gap {
             self.judged.unjudged += records.len() as u64;
         } else {
@@ -167,6 +170,7 @@ impl EpisodeJudge {
         let (operations, queues) = (&record.history.operations, &record.queues);
         let history = LeaseHistory { operations, queues, transitions: log, bounds: &BOUNDS };
         let (mut broken, decided) = judge::check(name, &history);
+        broken.extend(refusals::check(operations).err().map(|how| Broken::of_lease("api", name, how)));
         self.judged.leases += 1;
         self.judged.too_hard += u64::from(decided == SearchResult::TooHard);
         let (late, timed) = judge::check_bounds(name, &history, &self.world.recorder.lock().progress, now());
@@ -191,6 +195,30 @@ impl EpisodeJudge {
                 let how = format!("{seen:?} after the end of the episode; the unknown operations are {operations:?}");
                 self.world.break_promise(Broken::of_lease("unknown_is_said", name, how));
             }
+        }
+    }
+
+    /// Detects transitions of leases that no client uses: of episodes before the remembered ones, of later episodes, and
+    /// of other names. The clients use the leases of the next episode already. A late transition of a remembered episode
+    /// can come at any moment.
+    fn strangers(&self, episode: u64) {
+        let is_remembered = |of: u64| self.remembered.iter().any(|(known, _)| *known == of);
+        let is_of_clients = |of: u64| of == episode || of == episode + 1 || is_remembered(of);
+        let is_used = |name: &str| {
+            let is_of_harness = name == MARKER || holders::names().any(|lock| lock == name);
+            is_of_harness || names::episode(name).is_some_and(is_of_clients)
+        };
+        let mut log = self.world.log.lock();
+        let strangers: Vec<String> = log.names().filter(|name| !is_used(name)).cloned().collect();
+        for name in strangers {
+            // A late grant can expire after its episode was forgotten.
+            let is_old = names::episode(&name).is_some_and(|of| of < episode);
+            let is_legal = |seen: &Transition| is_old && seen.event == EventKind::Expired;
+            if let Some(seen) = log.of(&name).iter().find(|seen| !is_legal(seen)) {
+                let how = format!("no client requested this lease at this time: {seen:?}");
+                self.world.break_promise(Broken::of_lease("unknown_is_said", &name, how));
+            }
+            log.forget(&name);
         }
     }
 
@@ -247,6 +275,38 @@ mod tests {
     fn unexpired_lease_is_detected() {
         assert_eq!(judge_of(vec![granted(1, "a", 5)]).still_held("jo"), [("job".to_owned(), Duration::from_millis(1))]);
         assert!(judge_of(vec![granted(1, "a", 5), expired(2, "a", 5, 8)]).still_held("jo").is_empty());
+    }
+
+    #[test]
+    fn transition_of_a_lease_without_clients_is_detected() {
+        let broken = |name: &str, seen: Transition| {
+            let mut judge = judge_of(vec![Transition { name: name.to_owned(), ..seen }]);
+            judge.remembered.push_back((29, Unknown::new()));
+            judge.strangers(30);
+            judge.strangers(30);
+            judge.world.broken().len()
+        };
+        for name in ["marker", "lock.0", "lock.1", "e29.4.0", "e30.4.0", "e31.4.0"] {
+            assert_eq!(broken(name, granted(1, "a", 5)), 0, "{name}");
+        }
+        for name in ["job", "lock.2", "e32.4.0", "e9.4.0"] {
+            assert_eq!(broken(name, granted(1, "a", 5)), 1, "{name}");
+        }
+        assert_eq!(broken("e9.4.0", expired(1, "a", 5, 8)), 0, "the end of a late grant");
+        assert_eq!(broken("job", expired(1, "a", 5, 8)), 1);
+    }
+
+    #[test]
+    fn refusal_with_a_wrong_code_is_detected() {
+        let mut judge = judge_of(Vec::new());
+        let mut record = LeaseRecord::default();
+        record.history.operations.push(did("a", acquire(), (0, 10), Ended::Refused("no_leader".into())));
+        judge.lease("e1.0.0", &record, &[], &[]);
+        assert!(judge.world.broken().is_empty());
+        record.history.operations.push(did("b", acquire(), (20, 30), Ended::Refused("forbidden".into())));
+        judge.lease("e1.0.0", &record, &[], &[]);
+        let promises: Vec<_> = judge.world.broken().into_iter().map(|broken| broken.promise).collect();
+        assert_eq!(promises, ["api"]);
     }
 
     #[test]

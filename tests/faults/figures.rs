@@ -136,11 +136,11 @@ impl Figures {
                 leases + unjudged
             );
         }
-        let Judged { counted, infinite, delays, delayed_queue_grants, .. } = self.judged;
-        if [counted, infinite, delays, delayed_queue_grants].contains(&0) {
+        let Judged { expiries, counted, infinite, delays, delayed_queue_grants, .. } = self.judged;
+        if [expiries, counted, infinite, delays, delayed_queue_grants].contains(&0) {
             bail!(
-                "judged: {counted} leases with several holders, {infinite} infinite grants, {delays} lock delays, \
-                 {delayed_queue_grants} waiters behind one; none of these may be 0"
+                "judged: {expiries} expiries, {counted} leases with several holders, {infinite} infinite grants, \
+                 {delays} lock delays, {delayed_queue_grants} waiters behind one; none of these may be 0"
             );
         }
         if self.backups == 0 && self.lasted >= BACKED_UP_AFTER {
@@ -245,8 +245,15 @@ mod tests {
 
     fn good() -> Figures {
         let mut figures = Figures { watched: 9, counts: vec![(("read", "done".to_owned()), 5)], ..Figures::default() };
-        figures.judged =
-            Judged { leases: 40, counted: 9, infinite: 9, delays: 9, delayed_queue_grants: 9, ..Judged::default() };
+        figures.judged = Judged {
+            leases: 40,
+            expiries: 9,
+            counted: 9,
+            infinite: 9,
+            delays: 9,
+            delayed_queue_grants: 9,
+            ..Judged::default()
+        };
         figures.register.accepted = 3;
         (figures.backups, figures.lasted) = (1, BACKED_UP_AFTER);
         figures.planned(Kind::Kill);
@@ -258,7 +265,7 @@ mod tests {
     fn run_with_too_little_evidence_is_rejected() {
         good().check().expect("the run tested everything");
         type Worsen = fn(&mut Figures);
-        let worse: [(&str, Worsen); 12] = [
+        let worse: [(&str, Worsen); 13] = [
             ("a change of the members that removed no node", |figures| {
                 figures.planned(Kind::MemberReplace);
                 figures.happened(Kind::MemberReplace);
@@ -270,6 +277,7 @@ mod tests {
             ("nothing written", |figures| figures.register.accepted = 0),
             ("too much too hard", |figures| figures.judged.too_hard = 3),
             ("too much unknown", |figures| figures.judged.unjudged = 3),
+            ("no expiry", |figures| figures.judged.expiries = 0),
             ("no lease with several holders", |figures| figures.judged.counted = 0),
             ("no infinite grant", |figures| figures.judged.infinite = 0),
             ("no lock delay", |figures| figures.judged.delays = 0),

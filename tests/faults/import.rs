@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName};
 
-use super::bounds::BOUNDS;
+use super::bounds::FILE_BOUNDS;
 use super::judge::history::{Ended, Operation, RequestKind};
 use super::judge::{self, Broken, LeaseHistory, Progress, SearchResult, Transition, reads_are_current};
 
@@ -41,7 +41,7 @@ pub fn judge_lines(lines: impl BufRead) -> Result<JudgedFile> {
     let mut judged = JudgedFile { leases: leases.len(), ..JudgedFile::default() };
     let runs = runs(&leases);
     for ((run, name), Lease { operations, log }) in &leases {
-        let history = LeaseHistory { operations, queues: &[], transitions: log, bounds: &BOUNDS };
+        let history = LeaseHistory { operations, queues: &[], transitions: log, bounds: &FILE_BOUNDS };
         let (broken, decided) = judge::check(name, &history);
         match &runs[run.as_str()] {
             (progress, _) if progress.is_empty() => judged.untimed += 1,
@@ -134,16 +134,25 @@ fn what(function: &str, value: &Value) -> Result<RequestKind> {
                 ttl_ms => Some(ttl_ms.as_u64().context("ttl_ms")?),
             },
             limit: u32::try_from(value["limit"].as_u64().context("limit")?)?,
-            wait: value["wait"].as_bool().context("wait")?,
+            // Files of older runs lack the length of a wait.
+            wait_ms: value["wait"].as_bool().context("wait")?.then(|| value["wait_ms"].as_u64().unwrap_or(0)),
             // Files of older runs lack this field; those runs had no lock delay.
             lock_delay_ms: value["lock_delay_ms"].as_u64().unwrap_or(0),
         },
         "renew" => RequestKind::Renew { token: token(value)? },
         "release" => RequestKind::Release { token: token(value)? },
-        "hand_over" => RequestKind::HandOver { token: token(value)? },
+        "hand_over" => {
+            RequestKind::HandOver { token: token(value)?, to: value["to"].as_str().map(HolderId::new).transpose()? }
+        }
+        "update_metadata" => {
+            let version = value["version"].as_u64().context("version")?;
+            RequestKind::UpdateMetadata { token: token(value)?, version, tag: text(value, "tag")?.to_owned() }
+        }
         "revoke" => RequestKind::Revoke,
         "read" => RequestKind::Read,
-        other => bail!("unknown function {other:?}: expected acquire, renew, release, hand_over, revoke or read"),
+        other => bail!(
+            "unknown function {other:?}: expected acquire, renew, release, hand_over, update_metadata, revoke or read"
+        ),
     })
 }
 
@@ -156,6 +165,11 @@ fn ended(kind: &str, line: &Value) -> Result<Ended> {
             let held = value["holders"].as_array().into_iter().flatten();
             let held = held.map(|held| Ok((text(held, "holder")?.to_owned(), token(held)?))).collect::<Result<_>>()?;
             Ended::Saw(held, value["index"].as_u64().context("index")?)
+        }
+        "ok" if value.is_null() => Ended::Showed,
+        "ok" if value["tag"].is_string() => {
+            let version = value["version"].as_u64().context("version")?;
+            Ended::Updated { version, tag: text(value, "tag")?.to_owned() }
         }
         "ok" => match value["changed"].as_bool() {
             Some(changed) => Ended::Changed(changed),
@@ -198,7 +212,7 @@ mod tests {
     }
 
     fn claim(ttl_ms: Option<u64>, limit: u32, lock_delay_ms: u64) -> RequestKind {
-        RequestKind::Acquire { ttl_ms, limit, wait: true, lock_delay_ms }
+        RequestKind::Acquire { ttl_ms, limit, wait_ms: Some(9_000), lock_delay_ms }
     }
 
     /// Reads every 100 ms for ten seconds. Each one shows another commit.
@@ -244,13 +258,17 @@ mod tests {
     #[test]
     fn exported_history_reads_back_as_it_was() {
         let token = crate::judge::samples::token(5);
+        let update = |version| RequestKind::UpdateMetadata { token, version, tag: "x".to_owned() };
         let operations = [
             acquired("a", (0, 10), 5),
             did("a", RequestKind::Renew { token }, (20, 30), Ended::Held(token, None)),
             saw((25, 40), &[("a", 5)], 6),
             did("b", acquire(), (30, 35), Ended::Refused("held".to_owned())),
             Operation { index: Some(7), ..did("d", claim(None, 3, 250), (31, 36), Ended::Unknown) },
-            did("a", RequestKind::HandOver { token }, (41, 45), Ended::Refused("no_such_waiter".to_owned())),
+            did("a", RequestKind::HandOver { token, to: None }, (41, 45), Ended::Refused("no_such_waiter".to_owned())),
+            did("a", RequestKind::HandOver { token, to: HolderId::new("b").ok() }, (46, 47), Ended::Unknown),
+            did("a", update(0), (47, 48), Ended::Updated { version: 1, tag: "x".to_owned() }),
+            Operation { index: Some(7), ..did("b", RequestKind::Read, (48, 49), Ended::Showed) },
             did("a", RequestKind::Release { token }, (50, 2_000), Ended::Unknown),
             did("operator", RequestKind::Revoke, (60, 61), Ended::Changed(false)),
             Operation { returned: None, ..did("c", RequestKind::Read, (70, 0), Ended::Unknown) },

@@ -15,6 +15,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::client::{Client, Reply};
+use super::judge::Broken;
 use super::world::World;
 
 /// The pause between two attempts of a change.
@@ -96,7 +97,7 @@ impl Change {
             (Step::Replace | Step::Remove, Reply::Refused(code, _)) => code == "not_found",
             (Step::Add, Reply::Refused(code, _)) => is_removed_again && code == "member_refused",
             (Step::Promote, Reply::Refused(code, _)) => is_removed_again && code == "not_found",
-            (_, Reply::Unknown) => false,
+            (_, Reply::Unknown | Reply::Fault(_)) => false,
         }
     }
 }
@@ -192,6 +193,10 @@ impl Operator {
             Reply::Done(..) => "done".to_owned(),
             Reply::Refused(code, _) => code.clone(),
             Reply::Unknown => "unknown".to_owned(),
+            Reply::Fault(how) => {
+                self.world.break_promise(Broken::of_cluster("api", format!("{word}: {how}")));
+                "fault".to_owned()
+            }
         };
         *self.world.recorder.lock().counts.entry((word, outcome)).or_default() += 1;
         answer

@@ -55,7 +55,8 @@ impl Mode {
         if lock_delay_ms > 0 {
             body["lock_delay_ms"] = lock_delay_ms.into();
         }
-        (body, RequestKind::Acquire { ttl_ms, limit: self.limit, wait: wait.is_some(), lock_delay_ms })
+        let wait_ms = wait.map(|wait| wait.as_millis() as u64);
+        (body, RequestKind::Acquire { ttl_ms, limit: self.limit, wait_ms, lock_delay_ms })
     }
 }
 
@@ -90,11 +91,11 @@ mod tests {
         let plain = Mode { limit: 1, is_infinite: false, lock_delay: Duration::ZERO };
         let (body, what) = plain.claim(&by, 900, None);
         assert_eq!(body, json!({"holder": "a", "ttl_ms": 900}));
-        assert_eq!(what, RequestKind::Acquire { ttl_ms: Some(900), limit: 1, wait: false, lock_delay_ms: 0 });
+        assert_eq!(what, RequestKind::Acquire { ttl_ms: Some(900), limit: 1, wait_ms: None, lock_delay_ms: 0 });
         let all = Mode { limit: 3, is_infinite: true, lock_delay: Duration::from_millis(250) };
         let (body, what) = all.claim(&by, 900, Some(Duration::from_millis(40)));
         let expected = json!({"holder": "a", "ttl_ms": "infinite", "wait_ms": 40, "limit": 3, "lock_delay_ms": 250});
         assert_eq!(body, expected);
-        assert_eq!(what, RequestKind::Acquire { ttl_ms: None, limit: 3, wait: true, lock_delay_ms: 250 });
+        assert_eq!(what, RequestKind::Acquire { ttl_ms: None, limit: 3, wait_ms: Some(40), lock_delay_ms: 250 });
     }
 }

@@ -3,6 +3,8 @@
 
 use tenure::types::LeaseName;
 
+/// The lease of the writes that show the log index of a moment.
+pub const MARKER: &str = "marker";
 /// The number of leases in use at once.
 pub const SLOTS: usize = 24;
 /// The number of operations on one name.

@@ -9,6 +9,7 @@
 //! | `nemesis`, `members`, `run` | fault injection, changes of the members, and the episodes of a run |
 //! | `workload`, `client`, `names`, `mode`, `watcher`, `holder`, `register` | the users of the cluster |
 //! | `recorder`, `log`, `import`, `export` | requests, outcomes, and the transitions in the log |
+//! | `refusals` | the codes that a node may refuse a request with |
 //! | `backups` | the check of scheduled backups, and a restore |
 //! | `judge`, `bounds`, `episodes` | the checks, one promise per file, and their use |
 //! | `figures`, `drawing`, `fault_window`, `machine` | the report |
@@ -51,6 +52,7 @@ mod plain_http;
 mod plan;
 mod process;
 mod recorder;
+mod refusals;
 mod register;
 mod run;
 mod run_directory;

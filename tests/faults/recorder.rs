@@ -141,11 +141,12 @@ impl Recorder {
 
 pub fn word(what: &RequestKind) -> &'static str {
     match what {
-        RequestKind::Acquire { wait: true, .. } => "acquire, waiting",
+        RequestKind::Acquire { wait_ms: Some(_), .. } => "acquire, waiting",
         RequestKind::Acquire { .. } => "acquire",
         RequestKind::Renew { .. } => "renew",
         RequestKind::Release { .. } => "release",
         RequestKind::HandOver { .. } => "hand over",
+        RequestKind::UpdateMetadata { .. } => "update metadata",
         RequestKind::Revoke => "revoke",
         RequestKind::Read => "read",
     }
@@ -153,7 +154,9 @@ pub fn word(what: &RequestKind) -> &'static str {
 
 fn outcome(ended: &Ended) -> String {
     match ended {
-        Ended::Held(..) | Ended::Saw(..) | Ended::Changed(true) => "done".to_owned(),
+        Ended::Held(..) | Ended::Saw(..) | Ended::Showed | Ended::Updated { .. } | Ended::Changed(true) => {
+            "done".to_owned()
+        }
         Ended::Changed(false) => "nothing to do".to_owned(),
         Ended::Refused(code) => code.clone(),
         Ended::Unknown => "unknown".to_owned(),

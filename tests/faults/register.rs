@@ -29,12 +29,12 @@ pub struct Write {
     pub looked_at: Duration,
 }
 
-/// The accepted writes with one token.
+/// The writes with one token. A refused write also shows that its holder believed to hold the lease.
 #[derive(Clone, Debug)]
 struct TokenWrites {
     holder: String,
     token: FencingToken,
-    /// The last time at which the holder believed to hold the lease.
+    /// The last and the first time at which the holder believed to hold the lease.
     last: Duration,
     first: Duration,
 }
@@ -47,13 +47,24 @@ struct Resource {
     by_token: BTreeMap<u64, TokenWrites>,
 }
 
+impl Resource {
+    /// Records that a holder believed to hold the lease.
+    fn believed(&mut self, write: &Write, token: FencingToken) {
+        let (holder, looked_at) = (write.holder.clone(), write.looked_at);
+        let new = TokenWrites { holder, token, last: looked_at, first: looked_at };
+        let token_writes = self.by_token.entry(write.token).or_insert(new);
+        token_writes.last = token_writes.last.max(looked_at);
+        token_writes.first = token_writes.first.min(looked_at);
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteCounts {
     pub accepted: u64,
     pub refused: u64,
     /// Writes that were accepted after a write with a higher token. The number must stay 0.
     pub stale: u64,
-    /// Pairs of holders that believed to hold the lease at the same time.
+    /// Pairs of holders that believed to hold the lease at the same time. The number must stay 0.
     pub overlaps: u64,
 }
 
@@ -68,6 +79,7 @@ impl Register {
     fn write(&mut self, write: &Write) -> bool {
         let Ok(token) = FencingToken::try_from(write.token) else { return false };
         let resource = self.resources.entry(write.name.clone()).or_default();
+        resource.believed(write, token);
         match resource.mark.unwrap_or(HighWater::NONE).offer(token) {
             Ok(mark) => resource.mark = Some(mark),
             Err(_) => {
@@ -84,16 +96,13 @@ impl Register {
         let resource = self.resources.entry(write.name.clone()).or_default();
         self.figures.accepted += 1;
         self.figures.stale += u64::from(resource.accepted.accept(token, &write.holder).is_err());
-        let token_writes = resource.by_token.entry(write.token).or_insert_with(|| TokenWrites {
-            holder: write.holder.clone(),
-            token,
-            last: write.looked_at,
-            first: write.looked_at,
-        });
-        token_writes.last = token_writes.last.max(write.looked_at);
     }
 
-    /// Checks the accepted writes of a lease by its log. Keeps only the writes of the last token.
+    /// Checks the writes of a lease by its log, and that no two holders believed to hold it at the same time. Keeps only
+    /// the writes of the last token.
+    ///
+    /// A holder reads the clock before it looks at its lease, and it looks at a new lease only after the grant. So the
+    /// recorded times of two holders overlap only if their beliefs do.
     pub fn judge(&mut self, name: &str, log: &[Transition]) -> Vec<Broken> {
         let Some(resource) = self.resources.get_mut(name) else { return Vec::new() };
         let mut found = Vec::new();
@@ -105,7 +114,11 @@ impl Register {
             found.extend(stopped.err().map(|how| Broken::of_lease("holder_stops_first", name, how)));
         }
         let by_token: Vec<&TokenWrites> = resource.by_token.values().collect();
-        self.figures.overlaps += by_token.windows(2).filter(|pair| pair[1].first < pair[0].last).count() as u64;
+        for pair in by_token.windows(2).filter(|pair| pair[1].first < pair[0].last) {
+            self.figures.overlaps += 1;
+            let how = format!("{:?} and {:?} overlap", pair[0], pair[1]);
+            found.push(Broken::of_lease("holder_stops_first", name, how));
+        }
         while resource.by_token.len() > 1 {
             resource.by_token.pop_first();
         }
@@ -191,13 +204,26 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_counted() {
+    fn overlap_of_two_holders_is_detected() {
+        // The watchers received the expiry late, so it does not show that holder a stopped too late.
+        let log = [granted(5, "a", 5), expired(60, "a", 5, 8), granted(61, "b", 9)];
+        let judged = |writes: &[Write]| {
+            let mut register = Register::default();
+            for write in writes {
+                register.write(write);
+            }
+            let broken: Vec<_> = register.judge("job", &log).into_iter().map(|broken| broken.promise).collect();
+            (broken, register.figures().overlaps)
+        };
+        assert_eq!(judged(&[write("a", 5, 10), write("a", 5, 40), write("b", 9, 40)]), (Vec::new(), 0));
+        assert_eq!(judged(&[write("a", 5, 50), write("b", 9, 40)]), (vec!["holder_stops_first"], 1));
+        let paused = [write("a", 5, 10), write("b", 9, 40), write("a", 5, 39)];
+        assert_eq!(judged(&paused), (Vec::new(), 0), "a paused holder looked earlier, and its write was refused");
+        let refused = [write("a", 5, 10), write("b", 9, 40), write("a", 5, 41)];
+        assert_eq!(judged(&refused), (vec!["holder_stops_first"], 1), "the belief behind a refused write counts");
         let mut register = Register::default();
-        for write in [write("a", 5, 10), write("a", 5, 50), write("b", 9, 40)] {
-            register.write(&write);
-        }
-        // Holder a checked its lease before the grant to b, but wrote later. The order of tokens shows the overlap.
-        register.judge("job", &[granted(5, "a", 5), expired(60, "a", 5, 8), granted(61, "b", 9)]);
-        assert_eq!(register.figures().overlaps, 1);
+        assert!(register.write(&write("a", 5, 10)) && register.write(&write("b", 9, 40)));
+        assert!(register.judge("job", &log).is_empty() && !register.write(&write("a", 5, 50)));
+        assert_eq!(register.judge("job", &log).len(), 1, "a belief after an earlier judgement");
     }
 }

@@ -33,7 +33,7 @@ use super::judge::history::Ended;
 use super::machine::Machine;
 use super::members::Operator;
 use super::mode::LONGEST_DELAY;
-use super::names::{self, Names};
+use super::names::{self, MARKER, Names};
 use super::nemesis::{Nemesis, Targets};
 use super::plan::{Fault, Plan};
 use super::recorder::now;
@@ -312,10 +312,12 @@ impl Run {
                 self.world.break_promise(Broken::of_cluster("converges", how));
                 return Ok(0);
             }
-            let body = json!({"holder": "marker", "ttl_ms": 500});
-            last = self.client.send(host, Method::POST, "/v1/leases/marker/acquire", Some(body), Duration::ZERO).await;
-            if let Reply::Done(_, Some(index)) = last {
-                return Ok(index);
+            let (path, body) = (format!("/v1/leases/{MARKER}/acquire"), json!({"holder": MARKER, "ttl_ms": 500}));
+            last = self.client.send(host, Method::POST, &path, Some(body), Duration::ZERO).await;
+            match &last {
+                Reply::Done(_, Some(index)) => return Ok(*index),
+                Reply::Fault(how) => self.world.break_promise(Broken::of_lease("api", MARKER, how)),
+                _ => {}
             }
             self.check_exits()?;
             tokio::time::sleep(POLL_INTERVAL).await;

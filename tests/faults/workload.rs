@@ -1,10 +1,12 @@
-//! Clients that acquire, renew, release, hand over, revoke and read leases at random nodes. They record all operations.
+//! Clients that acquire, renew, release, hand over, revoke and read leases and update their metadata at random nodes. They
+//! record all operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -43,6 +45,8 @@ struct HeldLease {
     name: LeaseName,
     by: HolderId,
     token: FencingToken,
+    /// The version of the metadata, as far as the worker knows.
+    version: u64,
 }
 
 /// A client that records its operations.
@@ -56,13 +60,15 @@ pub struct Worker {
     /// Numbers its holder ids. Each claim has a new one.
     asked: u64,
     held: HashMap<usize, HeldLease>,
+    /// The waiters in the last answers about queues.
+    waiters: HashMap<LeaseName, Vec<HolderId>>,
 }
 
 impl Worker {
     fn new(world: &Arc<World>, http: &Client, number: u64, seed: u64) -> Worker {
         let rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000).wrapping_add(number));
         let (world, http) = (world.clone(), http.clone());
-        Worker { world, http, number, seed, rng, asked: 0, held: HashMap::new() }
+        Worker { world, http, number, seed, rng, asked: 0, held: HashMap::new(), waiters: HashMap::new() }
     }
 
     /// A client that works only on request.
@@ -98,10 +104,11 @@ impl Worker {
                 (Some(held), 0..25) => self.renew(episode, slot, &held).await,
                 (Some(held), 25..40) => self.release(episode, slot, &held).await,
                 (Some(held), 53..64) => self.hand_over(episode, slot, &held).await,
+                (Some(held), 65..69) => self.update_metadata(episode, slot, &held).await,
                 (Some(_), 64..65) | (None, 0..1) => self.revoke(episode, &name).await,
                 (None, 1..30) => self.acquire(episode, slot, &name).await,
                 (None, 30..45) => self.wait(episode, slot, &name).await,
-                (_, 45..53) => self.queue(&name).await,
+                (_, 45..53) => self.queue(episode, &name).await,
                 _ => self.read(episode, &name).await,
             }
         }
@@ -128,7 +135,7 @@ impl Worker {
         loop {
             let ended = self.claim(episode, &by, name, ttl_ms, None).await;
             if let Ended::Held(token, _) = ended {
-                self.held.insert(slot, HeldLease { name: name.clone(), by, token });
+                self.hold(slot, name, by, token);
                 return;
             }
             // The same holder may repeat a claim of unknown outcome.
@@ -143,8 +150,12 @@ impl Worker {
         let (by, ttl_ms) = (self.new_holder(), self.ttl_ms());
         let wait = self.rng.random_range(Duration::from_millis(50)..LONGEST_WAIT);
         if let Ended::Held(token, _) = self.claim(episode, &by, name, ttl_ms, Some(wait)).await {
-            self.held.insert(slot, HeldLease { name: name.clone(), by, token });
+            self.hold(slot, name, by, token);
         }
+    }
+
+    fn hold(&mut self, slot: usize, name: &LeaseName, by: HolderId, token: FencingToken) {
+        self.held.insert(slot, HeldLease { name: name.clone(), by, token, version: 0 });
     }
 
     /// Claims a lease in its mode.
@@ -186,11 +197,44 @@ impl Worker {
     }
 
     async fn hand_over(&mut self, episode: u64, slot: usize, held: &HeldLease) {
-        let what = RequestKind::HandOver { token: held.token };
-        let body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
+        let to = self.recipient(&held.name);
+        let what = RequestKind::HandOver { token: held.token, to: to.clone() };
+        let mut body = json!({"holder": held.by.as_str(), "token": held.token.to_string()});
+        if let Some(to) = to {
+            body["to"] = to.as_str().into();
+        }
         let ended = self.change(episode, &held.by, &held.name, what, "handover", body, Duration::ZERO).await;
         if !matches!(ended, Ended::Refused(code) if code == "no_such_waiter") {
             self.held.remove(&slot);
+        }
+    }
+
+    /// Chooses a waiter of the last observed queue, or a stranger, or leaves the choice to the cluster.
+    fn recipient(&mut self, name: &LeaseName) -> Option<HolderId> {
+        match self.rng.random_range(0..10) {
+            0 => Some(self.new_holder()),
+            1..5 => self.waiters.get(name)?.choose(&mut self.rng).cloned(),
+            _ => None,
+        }
+    }
+
+    async fn update_metadata(&mut self, episode: u64, slot: usize, held: &HeldLease) {
+        let (version, tag) = (held.version, self.rng.random::<u64>().to_string());
+        let mut body = json!({"holder": held.by.as_str(), "token": held.token.to_string(), "version": version});
+        body["metadata"] = json!({"tag": tag});
+        let what = RequestKind::UpdateMetadata { token: held.token, version, tag };
+        let ended = self.change(episode, &held.by, &held.name, what, "metadata", body, Duration::ZERO).await;
+        let now = match ended {
+            Ended::Updated { version, .. } => version,
+            Ended::Refused(code) if code == "metadata_changed" => version + 1,
+            Ended::Refused(code) if code == "lost" => {
+                self.held.remove(&slot);
+                return;
+            }
+            _ => return,
+        };
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.version = now;
         }
     }
 
@@ -206,21 +250,41 @@ impl Worker {
         let by = HolderId::new(format!("r{}", self.number)).expect("short");
         let pending = self.world.recorder.lock().begin(episode, &by, name, RequestKind::Read);
         let consistency = if self.rng.random_bool(0.6) { "leader" } else { "linearizable" };
-        let (host, path) = (self.host(), format!("/v1/leases/{name}?consistency={consistency}"));
+        let path = match self.rng.random_range(0..10) {
+            0..2 => format!("/v1/leases/{name}/explain?consistency={consistency}"),
+            2..4 => format!("/v1/leases?prefix={name}&state=active&consistency={consistency}"),
+            _ => format!("/v1/leases/{name}?consistency={consistency}"),
+        };
+        let host = self.host();
         let answer = match self.http.send(host, Method::GET, &path, None, Duration::ZERO).await {
             // A lease that the cluster does not know has no holder.
             Reply::Refused(code, index) if code == "not_found" && index.is_some() => Reply::Done(Value::Null, index),
             answer => answer,
         };
-        self.end(pending, name, answer, |value, index| Some(Ended::Saw(holders(&value)?, index?)));
+        self.end(pending, name, answer, |value, index| match value["cursor"].is_string() {
+            // The page may lack holders.
+            true => index.map(|_| Ended::Showed),
+            false => Some(Ended::Saw(holders(&value, name)?, index?)),
+        });
     }
 
-    async fn queue(&mut self, name: &LeaseName) {
+    async fn queue(&mut self, episode: u64, name: &LeaseName) {
+        let by = HolderId::new(format!("r{}", self.number)).expect("short");
+        let pending = self.world.recorder.lock().begin(episode, &by, name, RequestKind::Read);
         let (host, path) = (self.host(), format!("/v1/leases/{name}/queue?consistency=linearizable"));
         let answer = self.http.send(host, Method::GET, &path, None, Duration::ZERO).await;
-        let Reply::Done(value, Some(index)) = answer else { return };
+        let observed = match &answer {
+            Reply::Done(value, Some(index)) => Some((value.clone(), *index)),
+            _ => None,
+        };
+        self.end(pending, name, answer, |_, index| index.map(|_| Ended::Showed));
+        let Some((value, index)) = observed else { return };
         let waiters = value["waiters"].as_array().into_iter().flatten();
-        let waiters = waiters.filter_map(|waiter| Some(waiter["holder"].as_str()?.to_owned())).collect();
+        let waiters: Vec<String> = waiters.filter_map(|waiter| Some(waiter["holder"].as_str()?.to_owned())).collect();
+        let known = waiters.iter().filter_map(|waiter| HolderId::new(waiter).ok());
+        // Only the queue of a name in use matters.
+        self.waiters.retain(|name, _| self.held.values().any(|held| held.name == *name));
+        self.waiters.insert(name.clone(), known.collect());
         self.world.recorder.lock().queue(name, ObservedQueue { index, waiters });
     }
 
@@ -240,11 +304,16 @@ impl Worker {
         body: Value,
         wait: Duration,
     ) -> Ended {
+        let is_update = matches!(what, RequestKind::UpdateMetadata { .. });
         let pending = self.world.recorder.lock().begin(episode, by, name, what);
         let (host, path) = (self.host(), format!("/v1/leases/{name}/{verb}"));
         let answer = self.http.send(host, Method::POST, &path, Some(body), wait).await;
         self.end(pending, name, answer, |value, _| match value["released"].as_bool() {
             Some(released) => Some(Ended::Changed(released)),
+            None if is_update => {
+                let tag = value["metadata"]["tag"].as_str().unwrap_or_default().to_owned();
+                Some(Ended::Updated { version: value["metadata_version"].as_u64()?, tag })
+            }
             None => {
                 // Longer than the requested ttl after a renewal with a shorter one. Shorter after a repeated claim of
                 // the same holder.
@@ -271,6 +340,10 @@ impl Worker {
             },
             Reply::Refused(code, index) => (Ended::Refused(code), index),
             Reply::Unknown => (Ended::Unknown, None),
+            Reply::Fault(how) => {
+                self.world.break_promise(Broken::of_lease("api", name.as_str(), how));
+                (Ended::Unknown, None)
+            }
         };
         let noted = self.world.recorder.lock().end(pending, ended.clone(), index);
         if let Err(how) = noted {
@@ -284,14 +357,16 @@ fn token(lease: &Value) -> Option<FencingToken> {
     lease["token"].as_str()?.parse().ok()
 }
 
-/// The holders of the lease in an answer.
-fn holders(lease: &Value) -> Option<Vec<(String, FencingToken)>> {
-    if lease.is_null() || lease["state"].as_str()? != "active" {
+/// The holders of a lease in an answer: the lease, its explanation, or a list of active leases.
+fn holders(answer: &Value, name: &LeaseName) -> Option<Vec<(String, FencingToken)>> {
+    let listed = answer["held"].as_array().or(answer["leases"].as_array());
+    if listed.is_none() && (answer.is_null() || answer["state"].as_str()? != "active") {
         return Some(Vec::new());
     }
     // A counted lease lists its holders.
-    let held = lease["holders"].as_array().map_or(std::slice::from_ref(lease), Vec::as_slice);
-    held.iter().map(|lease| Some((lease["holder"].as_str()?.to_owned(), token(lease)?))).collect()
+    let held = listed.or(answer["holders"].as_array()).map_or(std::slice::from_ref(answer), Vec::as_slice);
+    let is_of_name = |lease: &&Value| lease["name"].as_str().is_none_or(|of| of == name.as_str());
+    held.iter().filter(is_of_name).map(|lease| Some((lease["holder"].as_str()?.to_owned(), token(lease)?))).collect()
 }
 
 #[cfg(test)]
@@ -302,7 +377,9 @@ mod tests {
     fn read_of_a_counted_lease_lists_all_holders() {
         let one = |holder: &str, token: &str| json!({"state": "active", "holder": holder, "token": token});
         let listed = |lease: &Value| -> Vec<String> {
-            holders(lease).expect("an answer").into_iter().map(|(holder, token)| format!("{holder} {token}")).collect()
+            let name = LeaseName::new("job").expect("valid");
+            let holders = holders(lease, &name).expect("an answer").into_iter();
+            holders.map(|(holder, token)| format!("{holder} {token}")).collect()
         };
         let mut lease = one("a", "281474976710661");
         assert_eq!(listed(&lease), ["a 281474976710661"]);
@@ -310,5 +387,13 @@ mod tests {
         assert_eq!(listed(&lease), ["a 281474976710661", "b 281474976710668"]);
         lease["state"] = "expired".into();
         assert!(listed(&lease).is_empty());
+        let explained = json!({"summary": "held", "holders": 1, "held": [one("a", "281474976710661")]});
+        assert_eq!(listed(&explained), ["a 281474976710661"]);
+        let mut other = one("b", "281474976710668");
+        other["name"] = "job2".into();
+        assert_eq!(
+            listed(&json!({"leases": [one("a", "281474976710661"), other], "cursor": null})),
+            ["a 281474976710661"]
+        );
     }
 }

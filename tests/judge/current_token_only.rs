@@ -32,8 +32,16 @@ pub fn check_renewal(
     Err(format!("{holder} renews {name} with {token:?}: {is_renewed}, own: {is_own}"))
 }
 
-/// Client histories: a renewal answers with its own token, and the grant was held during the call.
+/// Client histories: a renewal answers with its own token, and the grant was held during the call. An answer that a
+/// token is lost is true.
 pub fn check(history: &LeaseHistory) -> Result<(), String> {
+    for refused in history.operations {
+        if let Some(token) = lost_token(refused)
+            && is_certainly_held(history, refused, token)
+        {
+            return Err(format!("{refused:?}, but the grant was held"));
+        }
+    }
     for renewal in history.operations {
         let (RequestKind::Renew { token }, Ended::Held(answered, _)) = (&renewal.what, &renewal.ended) else {
             continue;
@@ -43,6 +51,36 @@ pub fn check(history: &LeaseHistory) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The token of a request whose answer says that this token does not hold the lease.
+fn lost_token(operation: &Operation) -> Option<FencingToken> {
+    let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
+    match operation.what {
+        RequestKind::Renew { token }
+        | RequestKind::HandOver { token, .. }
+        | RequestKind::UpdateMetadata { token, .. } => Some(token).filter(|_| is_lost),
+        RequestKind::Release { token } => Some(token).filter(|_| operation.ended == Ended::Changed(false)),
+        _ => None,
+    }
+}
+
+/// Whether the grant was seen before the request, and ended only after the state of the answer.
+fn is_certainly_held(history: &LeaseHistory, refused: &Operation, token: FencingToken) -> bool {
+    let own = |seen: &&super::Transition| seen.token == token && seen.holder == refused.by.as_str();
+    let is_later = |end: &super::Transition| match history.bounds.observed {
+        Observed::AtApply => refused.returned.is_some_and(|returned| end.at > returned),
+        // The end was committed at any time before the observer saw it, so only log indices count.
+        Observed::Later => refused.index.is_some_and(|index| end.index > index),
+    };
+    let is_complete = match history.bounds.observed {
+        Observed::AtApply => refused.returned.is_some(),
+        Observed::Later => refused.index.is_some(),
+    };
+    let mut own = history.transitions.iter().filter(own);
+    is_complete
+        && own.clone().any(|seen| seen.is_grant() && seen.at < refused.invoked)
+        && own.all(|seen| seen.is_grant() || is_later(seen))
 }
 
 fn may_be_held(history: &LeaseHistory, renewal: &Operation, token: FencingToken) -> bool {

@@ -22,8 +22,9 @@ pub fn check_cause(command: &Command, outcome: &Outcome, transition: &lease::Tra
         (Command::Release { name: of, holder: by, token: with }, Change::Released) => {
             (of, by, with.as_u64()) == (name, holder, token.as_u64())
         }
-        (Command::HandOver { name: of, holder: by, token: with, .. }, Change::HandedOver { .. }) => {
+        (Command::HandOver { name: of, holder: by, token: with, .. }, Change::HandedOver { to }) => {
             (of, by, with.as_u64()) == (name, holder, token.as_u64())
+                && matches!(outcome, Outcome::HandedOver(lease) if lease.holder == *to)
         }
         (Command::HandOver { name: of, .. }, Change::Granted(GrantCause::HandOver)) => {
             of == name && matches!(outcome, Outcome::HandedOver(lease) if lease.holder == *holder)

@@ -12,11 +12,13 @@
 //!
 //! - `id`: unique in a run. A call without answer is unknown.
 //! - `process`: holder or reader; its calls may overlap.
-//! - `f`: `acquire`, `renew`, `release`, `hand_over`, `revoke`, `read`.
-//! - `value` of `invoke`: for acquire `ttl_ms` (`null`: infinite), `limit`, `wait`, `lock_delay_ms`; for renew,
-//!   release and hand_over `token`.
-//! - `value` of `ok`: for grants and renewals `token`, `expires_in_ms` (`null`: infinite); for release and revoke
-//!   `changed`; for read `holders`, log `index`.
+//! - `f`: `acquire`, `renew`, `release`, `hand_over`, `update_metadata`, `revoke`, `read`.
+//! - `value` of `invoke`: for acquire `ttl_ms` (`null`: infinite), `limit`, `wait`, `wait_ms` (`null`: no wait),
+//!   `lock_delay_ms`. For renew, release, hand_over and update_metadata `token`. For hand_over also `to` (`null`: the
+//!   first waiter). For update_metadata also `version` (the one that it replaces) and `tag` (the new metadata).
+//! - `value` of `ok`: for grants and renewals `token`, `expires_in_ms` (`null`: infinite). For release and revoke
+//!   `changed`. For update_metadata `version`, `tag`. For read `holders`, log `index`. `null`: it read something else,
+//!   and the `index` of the line is that of the state.
 //! - `index`: log index that the answer includes; absent if not known.
 //! - `error` of `fail`: the error code of docs/http.md; `held`: no free place.
 //!
@@ -101,6 +103,7 @@ fn function(what: &RequestKind) -> &'static str {
         RequestKind::Renew { .. } => "renew",
         RequestKind::Release { .. } => "release",
         RequestKind::HandOver { .. } => "hand_over",
+        RequestKind::UpdateMetadata { .. } => "update_metadata",
         RequestKind::Revoke => "revoke",
         RequestKind::Read => "read",
     }
@@ -108,11 +111,16 @@ fn function(what: &RequestKind) -> &'static str {
 
 fn arguments(what: &RequestKind) -> Value {
     match what {
-        RequestKind::Acquire { ttl_ms, limit, wait, lock_delay_ms } => {
-            json!({"ttl_ms": ttl_ms, "limit": limit, "wait": wait, "lock_delay_ms": lock_delay_ms})
+        RequestKind::Acquire { ttl_ms, limit, wait_ms, lock_delay_ms } => {
+            let wait = wait_ms.is_some();
+            json!({"ttl_ms": ttl_ms, "limit": limit, "wait": wait, "wait_ms": wait_ms, "lock_delay_ms": lock_delay_ms})
         }
-        RequestKind::Renew { token } | RequestKind::Release { token } | RequestKind::HandOver { token } => {
-            json!({"token": token.to_string()})
+        RequestKind::Renew { token } | RequestKind::Release { token } => json!({"token": token.to_string()}),
+        RequestKind::HandOver { token, to } => {
+            json!({"token": token.to_string(), "to": to.as_ref().map(|to| to.as_str())})
+        }
+        RequestKind::UpdateMetadata { token, version, tag } => {
+            json!({"token": token.to_string(), "version": version, "tag": tag})
         }
         RequestKind::Revoke | RequestKind::Read => Value::Null,
     }
@@ -127,6 +135,8 @@ fn end(ended: &Ended) -> (&'static str, Value, Option<&str>) {
             let held = held.iter().map(|(holder, token)| json!({"holder": holder, "token": token.to_string()}));
             ("ok", json!({"index": index, "holders": held.collect::<Vec<Value>>()}), None)
         }
+        Ended::Showed => ("ok", Value::Null, None),
+        Ended::Updated { version, tag } => ("ok", json!({"version": version, "tag": tag}), None),
         Ended::Refused(code) => ("fail", Value::Null, Some(code)),
         Ended::Unknown => ("info", Value::Null, None),
     }

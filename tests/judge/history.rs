@@ -35,7 +35,8 @@ pub enum RequestKind {
         /// `None`: infinite.
         ttl_ms: Option<u64>,
         limit: u32,
-        wait: bool,
+        /// The longest wait in the queue. `None`: the request does not wait. 0 if it is not known.
+        wait_ms: Option<u64>,
         lock_delay_ms: u64,
     },
     Renew {
@@ -46,6 +47,14 @@ pub enum RequestKind {
     },
     HandOver {
         token: FencingToken,
+        /// The waiter that the holder chose.
+        to: Option<HolderId>,
+    },
+    /// Replaces the metadata of this version by one that only this request has.
+    UpdateMetadata {
+        token: FencingToken,
+        version: u64,
+        tag: String,
     },
     Revoke,
     /// `leader` or `linearizable`.
@@ -60,6 +69,13 @@ pub enum Ended {
     Changed(bool),
     /// The holders of the lease, at this log index.
     Saw(Vec<(String, FencingToken)>, u64),
+    /// A read of something else: only its log index counts.
+    Showed,
+    /// The metadata and their version, after an update.
+    Updated {
+        version: u64,
+        tag: String,
+    },
     /// The request was certainly not applied.
     Refused(String),
     Unknown,
@@ -70,6 +86,8 @@ pub struct History {
     pub operations: Vec<Operation>,
     pub beliefs: Vec<Belief>,
     pub ages: Vec<StateAge>,
+    /// No fault happens after this time.
+    pub calm: Option<Duration>,
 }
 
 /// An age that a node gave for its own state.

@@ -49,7 +49,7 @@ fn is_in_log(history: &LeaseHistory, operation: &Operation) -> bool {
         let is_its = match (&operation.what, seen.event) {
             (RequestKind::Revoke, EventKind::Revoked) => true,
             (RequestKind::Release { token }, EventKind::Released) => *token == seen.token,
-            (RequestKind::HandOver { token }, EventKind::HandedOver) => *token == seen.token,
+            (RequestKind::HandOver { token, .. }, EventKind::HandedOver) => *token == seen.token,
             _ => false,
         };
         is_its && seen.at >= operation.invoked

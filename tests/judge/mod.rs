@@ -26,7 +26,9 @@
 //! | `queue_order` | yes | yes, with observed queues |
 //! | `waiters_are_served` | | yes |
 //! | `each_transition_once` | yes | yes, of a watch |
-//! | `current_token_only` | yes | yes, of renewals |
+//! | `current_token_only` | yes | yes, of renewals, and of answers that a token is lost |
+//! | `metadata_is_kept` | | yes, with tags |
+//! | `waits_last` | | simulation |
 //! | `owner_only` | yes | simulation: [principals](../sim/principals.rs) |
 //! | `reentrance_keeps_the_token`, `each_is_answered`, `time_is_the_logs` | yes | |
 //! | `fenced_register` | | writes at a resource |
@@ -50,6 +52,7 @@ pub mod history;
 pub mod holder_stops_first;
 pub mod linearizable;
 pub mod lock_delay;
+pub mod metadata_is_kept;
 pub mod no_early_expiry;
 pub mod one_holder;
 mod owner_only;
@@ -67,6 +70,7 @@ pub mod tokens_rise;
 mod transition;
 pub mod unknown_is_said;
 pub mod waiters_are_served;
+pub mod waits_last;
 
 use std::time::Duration;
 
@@ -81,7 +85,7 @@ use waiters_are_served::QueueGrants;
 
 type Check = fn(&LeaseHistory) -> Result<(), String>;
 
-const PROMISES: [(&str, Check); 9] = [
+const PROMISES: [(&str, Check); 11] = [
     ("one_holder", one_holder::check),
     ("tokens_rise", tokens_rise::check),
     ("grants_survive", grants_survive::check),
@@ -91,6 +95,8 @@ const PROMISES: [(&str, Check); 9] = [
     ("unknown_is_said", unknown_is_said::check),
     ("queue_order", queue_order::check),
     ("current_token_only", current_token_only::check),
+    ("metadata_is_kept", metadata_is_kept::check),
+    ("waits_last", waits_last::check),
 ];
 
 /// Checks the history of one lease. Returns the broken promises, and whether the search found an order of the calls.

@@ -1,17 +1,19 @@
-//! The queue serves waiters in order, and only while they wait. A handover is exempt from the order, because the holder
-//! chooses the waiter.
+//! The queue serves waiters in order, and only while they wait. A hand-over goes to the waiter that the holder chose, or
+//! to the first one whose request has reached the leader.
 
 use tenure::api::GrantCause as ApiCause;
-use tenure::lease::{self, Acquire, DroppedWaiter, GrantCause};
+use tenure::lease::{self, Acquire, Command, DroppedWaiter, GrantCause};
 use tenure::types::ClusterMs;
 
 use super::claims::LeaseHistory;
 use super::replay::ObservedName;
 
-/// Applied entries: a grant at `now`, before the waiter leaves the queue.
+/// Applied entries: a grant at `now`, before the waiter leaves the queue. `command` caused it; without one, a timer or a
+/// free place did.
 pub fn check_grant(
     grant: &lease::Transition,
     cause: GrantCause,
+    command: Option<&Command>,
     observed: &ObservedName,
     now: ClusterMs,
 ) -> Result<(), String> {
@@ -19,7 +21,10 @@ pub fn check_grant(
     let fits = match cause {
         GrantCause::Asked => observed.waiting.is_empty(),
         GrantCause::Queue => place == Some(0) && observed.is_next_confirmed(grant.token.term()),
-        GrantCause::HandOver => place.is_some(),
+        GrantCause::HandOver => match command {
+            Some(Command::HandOver { to: Some(to), .. }) => place.is_some() && grant.holder == *to,
+            _ => place.is_some() && place == observed.first_confirmed(grant.token.term()),
+        },
         _ => panic!("the machine has only known causes"),
     };
     if !fits {

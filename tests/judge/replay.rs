@@ -125,7 +125,7 @@ impl Replay {
             if !is_of_time(next) || is_claimed(entry, next) || !self.can_follow(next) {
                 break;
             }
-            self.follow(entry.position, next);
+            self.follow(entry.position, next, None);
             rest = later;
         }
         rest
@@ -139,7 +139,7 @@ impl Replay {
             self.follow_confirmation(entry.position, command, outcome);
             let (caused, later) = rest.split_at(transitions_of(command, outcome).min(rest.len()));
             for transition in caused {
-                self.follow(entry.position, transition);
+                self.follow(entry.position, transition, Some(command));
                 self.judge("each_transition_once", each_transition_once::check_cause(command, outcome, transition));
             }
             rest = later;
@@ -150,13 +150,13 @@ impl Replay {
                 .split_first()
                 .filter(|(next, _)| is_turn(next) && !is_claimed(entry, next) && self.can_follow(next))
             {
-                self.follow(entry.position, turn);
+                self.follow(entry.position, turn, None);
                 rest = later;
             }
         }
         // A queue grant that no command explains is out of order: `follow` reports it.
         if let Some((turn, later)) = rest.split_first().filter(|(next, _)| is_turn(next)) {
-            self.follow(entry.position, turn);
+            self.follow(entry.position, turn, None);
             rest = later;
         }
         if !rest.is_empty() {
@@ -193,19 +193,25 @@ impl Replay {
         own.next().into_iter().for_each(|waiting| waiting.confirmed_term = position.term());
     }
 
-    fn follow(&mut self, position: FencingToken, transition: &Transition) {
+    fn follow(&mut self, position: FencingToken, transition: &Transition, command: Option<&Command>) {
         match transition.change {
-            Change::Granted(cause) => self.follow_grant(position, transition, cause),
+            Change::Granted(cause) => self.follow_grant(position, transition, cause, command),
             _ => self.follow_end(transition),
         }
     }
 
-    fn follow_grant(&mut self, position: FencingToken, grant: &Transition, cause: GrantCause) {
+    fn follow_grant(
+        &mut self,
+        position: FencingToken,
+        grant: &Transition,
+        cause: GrantCause,
+        command: Option<&Command>,
+    ) {
         let now = self.now;
         let observed = self.names.entry(grant.name.clone()).or_default();
         let rises = tokens_rise::check_grant(grant, position, observed.highest);
         let delayed = lock_delay::check_grant(grant, cause, observed, now);
-        let in_order = queue_order::check_grant(grant, cause, observed, now);
+        let in_order = queue_order::check_grant(grant, cause, command, observed, now);
         observed.highest = Some(grant.token);
         if let Some(place) = observed.place(&grant.holder) {
             let claim = observed.waiting.remove(place).claim;
@@ -354,6 +360,11 @@ impl ObservedName {
     /// The place of a waiter in the queue.
     pub fn place(&self, holder: &HolderId) -> Option<usize> {
         self.waiting.iter().position(|waiting| waiting.claim.holder == *holder)
+    }
+
+    /// The place of the first waiter that an entry of this term has confirmed.
+    pub fn first_confirmed(&self, term: u64) -> Option<usize> {
+        self.waiting.iter().position(|waiting| waiting.confirmed_term == term)
     }
 
     /// Whether an entry of this term has confirmed the first waiter.

@@ -46,6 +46,10 @@ pub fn from_queue(ms: u64, holder: &str, index: u64) -> Transition {
     Transition { cause: Some(GrantCause::Queue), ..granted(ms, holder, index) }
 }
 
+pub fn by_hand_over(ms: u64, holder: &str, index: u64) -> Transition {
+    Transition { cause: Some(GrantCause::HandOver), ..granted(ms, holder, index) }
+}
+
 pub fn expired(ms: u64, holder: &str, granted: u64, index: u64) -> Transition {
     transition(EventKind::Expired, ms, holder, granted, index)
 }
@@ -80,7 +84,7 @@ pub fn acquired(by: &str, times: (u64, u64), index: u64) -> Operation {
 }
 
 pub fn acquire() -> RequestKind {
-    RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait: false, lock_delay_ms: 0 }
+    RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait_ms: None, lock_delay_ms: 0 }
 }
 
 pub fn saw(times: (u64, u64), held: &[(&str, u64)], index: u64) -> Operation {

@@ -38,7 +38,7 @@ pub enum Effect {
     IsFull,
     /// Released, handed over or expired.
     End(String, FencingToken),
-    /// The release found no such grant.
+    /// The release found no such grant, or the cluster answered that the token is lost.
     HasNot(String, FencingToken),
     EndAll,
     IsFree,
@@ -56,10 +56,18 @@ impl Call {
             (RequestKind::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
             (RequestKind::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
             (RequestKind::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
-            (RequestKind::HandOver { token }, Ended::Held(..)) => (Effect::End(by, *token), true),
-            (RequestKind::Release { token } | RequestKind::HandOver { token }, Ended::Unknown) => {
+            (RequestKind::HandOver { token, .. }, Ended::Held(..)) => (Effect::End(by, *token), true),
+            (RequestKind::Release { token } | RequestKind::HandOver { token, .. }, Ended::Unknown) => {
                 (Effect::End(by, *token), false)
             }
+            (RequestKind::UpdateMetadata { token, .. }, Ended::Updated { .. }) => (Effect::Has(by, *token), true),
+            // Only the log decides that a token is lost, so this is certain with any clock.
+            (
+                RequestKind::Renew { token }
+                | RequestKind::HandOver { token, .. }
+                | RequestKind::UpdateMetadata { token, .. },
+                Ended::Refused(code),
+            ) if code == "lost" => (Effect::HasNot(by, *token), true),
             (RequestKind::Revoke, Ended::Changed(true)) => (Effect::EndAll, true),
             (RequestKind::Revoke, Ended::Changed(false)) => (Effect::IsFree, true),
             (RequestKind::Revoke, Ended::Unknown) => (Effect::EndAll, false),

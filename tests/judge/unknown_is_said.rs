@@ -32,7 +32,9 @@ fn explains(history: &LeaseHistory, operation: &Operation, transition: &Transiti
         (EventKind::Expired, _) => true,
         (EventKind::Granted, RequestKind::Acquire { .. }) => own && may_be_done,
         (EventKind::Released, RequestKind::Release { token })
-        | (EventKind::HandedOver, RequestKind::HandOver { token }) => own && *token == transition.token && may_be_done,
+        | (EventKind::HandedOver, RequestKind::HandOver { token, .. }) => {
+            own && *token == transition.token && may_be_done
+        }
         (EventKind::Revoked, RequestKind::Revoke) => may_be_done,
         _ => false,
     }
@@ -65,5 +67,7 @@ fn is_ended_by_its_entry(history: &LeaseHistory, grant: &Transition) -> bool {
 /// Whether a waiting claim was answered with `lost`: it was granted, and the grant had ended.
 fn is_answered_lost(operation: &Operation, holder: &str) -> bool {
     let is_lost = matches!(&operation.ended, Ended::Refused(code) if code == "lost");
-    operation.by.as_str() == holder && matches!(operation.what, RequestKind::Acquire { wait: true, .. }) && is_lost
+    operation.by.as_str() == holder
+        && matches!(operation.what, RequestKind::Acquire { wait_ms: Some(_), .. })
+        && is_lost
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Outcome, Renewal, Stamp};
+use tenure::lease::{Acquire, Batch, Change, Command, Effects, Machine, Outcome, Renewal, Stamp, Transition};
+use tenure::node::Compacted;
 use tenure::storage::{LogRecord, Position};
 use tenure::testing::AppliedEntry;
 use tenure::token::FencingToken;
@@ -10,9 +11,11 @@ use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::time::Instant;
 
 use super::invariants::cluster_time_advances::{self, Advance};
+use super::invariants::idle_leader::{self, NextDeadline};
 use super::invariants::log_matching;
 use super::invariants::one_leader::Leaders;
 use super::ledger::Ledger;
+use super::watcher;
 
 fn name() -> LeaseName {
     LeaseName::new("a").expect("valid")
@@ -103,6 +106,44 @@ fn cluster_time_that_stands_still_is_detected() {
     assert_eq!(cluster_time_advances::check(restarted, 1.0), Ok(()), "each leader starts anew");
     let paused = advances(|at| at.min(1_000)).map(|entry| Advance { at: entry.at * 3, ..entry });
     assert_eq!(cluster_time_advances::check(paused, 1.0), Ok(()), "a pause of 300 ms is time without a leader");
+}
+
+#[test]
+fn deadline_that_an_idle_leader_misses_is_detected() {
+    let ms = Duration::from_millis;
+    let entry = |term, at, next: Option<u64>| NextDeadline { term, at: ms(at), now: ms(at), next: next.map(ms) };
+    let check = |entries: &[NextDeadline]| idle_leader::check(entries, ms(5_000), 1.0);
+    let first = entry(Some(1), 1_000, Some(2_000));
+    assert_eq!(check(&[first, entry(Some(1), 2_250, None)]), Ok(1));
+    assert!(check(&[first, entry(Some(1), 2_251, None)]).is_err(), "one commit takes at most 250 ms");
+    assert_eq!(check(&[first, entry(Some(2), 4_000, None)]), Ok(0), "another leader follows");
+    let blank = entry(None, 4_000, None);
+    assert_eq!(check(&[first, blank, entry(Some(2), 4_100, None)]), Ok(0), "the blank entry of another leader");
+    assert!(check(&[first, blank, entry(Some(1), 4_100, None)]).is_err(), "a change of the members in the term");
+    assert_eq!(check(&[first, blank]), Ok(0), "the term of the blank entry is unknown");
+    assert!(check(&[first]).is_err(), "no entry comes until the end");
+    assert_eq!(check(&[entry(Some(1), 1_000, Some(4_750))]), Ok(1));
+    assert_eq!(check(&[entry(Some(1), 1_000, None)]), Ok(0), "no deadline");
+    let slow = NextDeadline { now: ms(0), ..first };
+    assert!(idle_leader::check(&[slow, entry(Some(1), 5_200, None)], ms(6_000), 0.5).is_ok(), "a slow clock");
+}
+
+#[test]
+fn wrong_watch_is_detected() {
+    let ledger = valid_ledger();
+    let (_, granted) = ledger.transitions().next().expect("the log has a grant");
+    let (start, behind) = ((0, u32::MAX), (granted.index, granted.part));
+    assert_eq!(watcher::check(&ledger, start, granted), Ok(()));
+    let (_, second) = ledger.transitions().nth(1).expect("the log has a second transition");
+    assert_eq!(watcher::check(&ledger, behind, second), Ok(()));
+    assert!(watcher::check(&ledger, start, second).is_err(), "the first one is missing");
+    assert!(watcher::check(&ledger, behind, granted).is_err(), "it is repeated");
+    let other = Transition { holder: holder("z"), ..granted.clone() };
+    assert!(watcher::check(&ledger, start, &other).is_err(), "the log has another holder");
+    let compacted = |oldest, replaced| watcher::check_compacted(replaced, (4, 0), Compacted { oldest });
+    assert_eq!((compacted(7, 7), compacted(4, 7)), (Ok(()), Ok(())));
+    assert!(compacted(8, 7).is_err(), "the node has no snapshot of 8");
+    assert!(compacted(3, 7).is_err(), "the watch has to begin before its position");
 }
 
 #[test]

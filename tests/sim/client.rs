@@ -1,14 +1,18 @@
 //! Client processes, each with its own lease manager, and their beliefs about held leases.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use tenure::client::{CallError, Lease, LeaseManager, LeaseOptions, ManagerOptions, Wait};
-use tenure::lease::{Acquire, Command, LeaseState, Outcome, Refusal, Renewal};
+use tenure::lease::{
+    Acquire, Command, Explanation, LeaseState, ListFilter, Machine, Outcome, Refusal, Renewal, StateFilter,
+};
 use tenure::node::{Answer, Consistency, Forward, Query, Request, RequestError, Response};
+use tenure::token::FencingToken;
 use tenure::types::{HolderId, LeaseName, Metadata, Ttl};
 use tokio::task::JoinSet;
 
@@ -25,6 +29,10 @@ pub const LONGEST_DELAY: Duration = Duration::from_millis(500);
 
 /// Timeout of a request that a client sends without its lease manager.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
+/// Maximum delay of the duplicate of a metadata update.
+const MAX_DUPLICATE_DELAY_MS: u64 = 3_000;
+/// The key of the metadata that tells one update from the others.
+const TAG: &str = "tag";
 /// Interval between two steps of work under a guard.
 const STEP_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -41,10 +49,12 @@ pub async fn run(world: Arc<World>, number: u64) {
         let lifetime = Duration::from_millis(rng.random_range(4_000..30_000));
         let at = world.random_node(&mut rng);
         let client = RecordingClient::new(world.clone(), at, world.rng(5_000 + 100 * number + generation));
+        // More choices, with their own random numbers: a seed keeps its other choices.
+        let mut more = world.rng(15_000 + 100 * number + generation);
         let mut beliefs = JoinSet::new();
         let died = {
             let process = ClientProcess::new(world.clone(), client.clone(), number, holder.clone(), &mut beliefs);
-            tokio::time::timeout(lifetime, world.client_time(number).run_with(process.work(&mut rng))).await
+            tokio::time::timeout(lifetime, world.client_time(number).run_with(process.work(&mut rng, &mut more))).await
         };
         assert!(died.is_err(), "a client process works until it dies");
         // A dead process does nothing, not even a release.
@@ -68,6 +78,8 @@ struct ClientProcess {
     client: RecordingClient,
     holder: HolderId,
     leases: Vec<Lease>,
+    /// The version of the metadata of each grant, as far as this process knows.
+    versions: Mutex<BTreeMap<(LeaseName, FencingToken), u64>>,
     /// Must stay alive: a drop of the manager releases all leases.
     _manager: LeaseManager,
 }
@@ -90,34 +102,39 @@ impl ClientProcess {
         for lease in &leases {
             beliefs.spawn(record_beliefs(world.clone(), number, clock.clone(), lease.clone()));
         }
-        ClientProcess { world, client, holder, leases, _manager: manager }
+        ClientProcess { world, client, holder, leases, versions: Mutex::default(), _manager: manager }
     }
 
-    async fn work(&self, rng: &mut StdRng) {
+    async fn work(&self, rng: &mut StdRng, more: &mut StdRng) {
         loop {
             tokio::time::sleep(Duration::from_millis(rng.random_range(2..250))).await;
             let index = rng.random_range(0..LEASES.len());
             let lease = &self.leases[index];
+            if more.random_bool(0.03) {
+                self.update_metadata(lease, more).await;
+            }
             match rng.random_range(0..100) {
-                0..24 => self.acquire(lease, LEASES[index].1, rng).await,
+                0..24 => self.acquire(lease, LEASES[index].1, rng, more).await,
                 24..30 => self.work_under_a_guard(lease, LEASES[index].1, rng).await,
                 30..45 => self.release(lease).await,
-                45..52 => self.hand_over(lease).await,
+                45..52 => self.hand_over(lease, more).await,
                 52..54 => self.revoke(lease).await,
                 54..60 => self.client.set_node(self.world.random_node(rng)),
                 60..66 => self.write(lease, rng),
                 66..70 => self.send_with_old_token(lease, rng).await,
                 70..72 => self.acquire_again(lease, LEASES[index].1).await,
                 72..76 => self.renew_late_and_twice(lease, rng).await,
-                76..90 => self.read(lease, self.world.local_read()).await,
-                _ => self.read(lease, Consistency::Linearizable).await,
+                76..90 => self.read(lease, self.world.local_read(), more).await,
+                _ => self.read(lease, Consistency::Linearizable, more).await,
             }
         }
     }
 
-    async fn acquire(&self, lease: &Lease, limit: u32, rng: &mut StdRng) {
+    async fn acquire(&self, lease: &Lease, limit: u32, rng: &mut StdRng, more: &mut StdRng) {
         self.choose_options(lease, limit, rng);
         let wait = rng.random_range(10..3_000);
+        // Some waits are longer than `lease.waiter_timeout_ms`.
+        let wait = if more.random_bool(0.25) { 3 * wait } else { wait };
         let wait = if rng.random_bool(0.5) { Wait::UpTo(Duration::from_millis(wait)) } else { Wait::No };
         let acquired = lease.acquire(wait).await;
         self.world.count_work(label(&acquired, ["granted", "refused", "acquire unknown"]));
@@ -163,7 +180,7 @@ impl ClientProcess {
         self.world.count_work(label(&released, ["released", "release refused", "release unknown"]));
     }
 
-    async fn hand_over(&self, lease: &Lease) {
+    async fn hand_over(&self, lease: &Lease, more: &mut StdRng) {
         if !lease.is_held() {
             return;
         }
@@ -174,8 +191,57 @@ impl ClientProcess {
                 belief.until = belief.until.min(now);
             }
         }
-        let handed = lease.hand_over(None).await;
+        let to = self.recipient(lease.name(), more);
+        let is_named = to.is_some();
+        let handed = lease.hand_over(to).await;
         self.world.count_work(label(&handed, ["handed over", "hand-over refused", "hand-over unknown"]));
+        if is_named && matches!(handed, Ok(true)) {
+            self.world.count_work("handed over to a named waiter");
+        }
+    }
+
+    /// Chooses a waiter, which may not have reached the leader, or another client, or leaves the choice to the cluster.
+    fn recipient(&self, name: &LeaseName, more: &mut StdRng) -> Option<HolderId> {
+        match more.random_range(0..10) {
+            0 => Some(HolderId::new("stranger").expect("valid")),
+            1..5 => {
+                let waiting = lock(&self.world.ledger).entries.last()?.machine.queue(name);
+                waiting.choose(more).map(|waiter| waiter.holder.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Replaces the metadata of a held lease. Sometimes a duplicate of the request arrives later.
+    async fn update_metadata(&self, lease: &Lease, more: &mut StdRng) {
+        let Some(token) = lease.token().filter(|_| lease.is_held()) else { return };
+        let (name, holder) = (lease.name().clone(), self.holder.clone());
+        let known = (name.clone(), token);
+        let version = lock(&self.versions).get(&known).copied().unwrap_or(0);
+        let tag = more.random::<u64>().to_string();
+        let metadata = Metadata::new([(TAG.to_owned(), tag.clone())].into()).expect("short");
+        let command = Command::UpdateMetadata { name: name.clone(), holder: holder.clone(), token, version, metadata };
+        let what = RequestKind::UpdateMetadata { token, version, tag };
+        if more.random_bool(0.5) {
+            let (world, client) = (self.world.clone(), self.client.clone());
+            let (of, what, command) = (name.clone(), what.clone(), command.clone());
+            let delay = Duration::from_millis(more.random_range(0..MAX_DUPLICATE_DELAY_MS));
+            tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                ask(&world, &client, &holder, &of, what, Request::Change(command)).await;
+            });
+        }
+        match self.request(&name, what, Request::Change(command)).await {
+            Ended::Updated { version, .. } => {
+                lock(&self.versions).insert(known, version);
+                self.world.count_work("metadata updated");
+            }
+            Ended::Refused(code) if code == "metadata_changed" => {
+                lock(&self.versions).insert(known, version + 1);
+                self.world.count_work("metadata changed before");
+            }
+            _ => {}
+        }
     }
 
     async fn revoke(&self, lease: &Lease) {
@@ -184,10 +250,20 @@ impl ClientProcess {
         self.world.count_work(if ended == Ended::Unknown { "revoke unknown" } else { "revoked" });
     }
 
-    async fn read(&self, lease: &Lease, consistency: Consistency) {
-        let read = Request::Read { query: Query::Lease(lease.name().clone()), consistency };
-        let ended = self.request(lease.name(), RequestKind::Read, read).await;
-        self.world.count_work(if matches!(ended, Ended::Saw(..)) { "read" } else { "read refused" });
+    async fn read(&self, lease: &Lease, consistency: Consistency, more: &mut StdRng) {
+        let name = lease.name().clone();
+        let query = match more.random_range(0..10) {
+            0..2 => Query::Explain { name, holder: None },
+            2..4 => {
+                let filter = ListFilter { prefix: name.to_string(), holder: None, states: vec![StateFilter::Active] };
+                Query::List { filter, after: None, limit: 100 }
+            }
+            4 => Query::Queue(name),
+            5 => Query::History(name),
+            _ => Query::Lease(name),
+        };
+        let ended = self.request(lease.name(), RequestKind::Read, Request::Read { query, consistency }).await;
+        self.world.count_work(if matches!(ended, Ended::Saw(..) | Ended::Showed) { "read" } else { "read refused" });
     }
 
     /// Writes to the resource that the lease protects. The write may arrive late, as after a pause of the process.
@@ -213,7 +289,10 @@ impl ClientProcess {
         let Some(&token) = past.choose(rng).filter(|token| lease.token() != Some(**token)) else { return };
         let (what, command) = match rng.random_range(0..3) {
             0 => (RequestKind::Release { token }, Command::Release { name: name.clone(), holder, token }),
-            1 => (RequestKind::HandOver { token }, Command::HandOver { name: name.clone(), holder, token, to: None }),
+            1 => {
+                let command = Command::HandOver { name: name.clone(), holder, token, to: None };
+                (RequestKind::HandOver { token, to: None }, command)
+            }
             _ => {
                 let leases = vec![Renewal { name: name.clone(), token, ttl: None }];
                 (RequestKind::Renew { token }, Command::Renew { holder, leases })
@@ -240,7 +319,7 @@ impl ClientProcess {
         };
         self.request(
             &name,
-            RequestKind::Acquire { ttl_ms: Some(ttl_ms), limit, wait: false, lock_delay_ms: 0 },
+            RequestKind::Acquire { ttl_ms: Some(ttl_ms), limit, wait_ms: None, lock_delay_ms: 0 },
             Request::Acquire(claim),
         )
         .await;
@@ -268,27 +347,89 @@ impl ClientProcess {
 
     /// Sends a request directly to the node, as the HTTP listener does.
     async fn request(&self, name: &LeaseName, what: RequestKind, request: Request) -> Ended {
-        let begun = lock(&self.world.history).begin(&self.holder, name, what.clone(), self.world.now());
-        self.world.trace(|| format!("{} at {} asks {name} {what:?}", self.holder, self.client.node()));
-        let sent = self.client.send(SendOptions::once(REQUEST_TIMEOUT), move |node| {
-            Box::pin(async move {
-                match node.request(request, Forward::Once).await {
-                    Ok(response) => Ok(response),
-                    Err(RequestError::Unknown(why)) => Err(CallError::Unknown { why, last: None }),
-                    Err(error) => Err(CallError::Unavailable(error.to_string())),
-                }
-            })
-        });
-        let ended = sent.await.as_ref().map_or_else(super::recording_client::failure, outcome_of);
-        self.world.trace(|| format!("op {begun} {ended:?}"));
-        lock(&self.world.history).end(begun, ended.clone(), self.world.now());
-        ended
+        ask(&self.world, &self.client, &self.holder, name, what, request).await
+    }
+}
+
+async fn ask(
+    world: &World,
+    client: &RecordingClient,
+    by: &HolderId,
+    name: &LeaseName,
+    what: RequestKind,
+    request: Request,
+) -> Ended {
+    let begun = lock(&world.history).begin(by, name, what.clone(), world.now());
+    world.trace(|| format!("{by} at {} asks {name} {what:?}", client.node()));
+    let query = match &request {
+        Request::Read { query, .. } => Some(query.clone()),
+        _ => None,
+    };
+    let sent = client.send(SendOptions::once(REQUEST_TIMEOUT), move |node| {
+        Box::pin(async move {
+            match node.request(request, Forward::Once).await {
+                Ok(response) => Ok(response),
+                Err(RequestError::Unknown(why)) => Err(CallError::Unknown { why, last: None }),
+                Err(error) => Err(CallError::Unavailable(error.to_string())),
+            }
+        })
+    });
+    let answer = sent.await;
+    if let (Some(query), Ok(response)) = (&query, &answer) {
+        check_state(world, query, response);
+    }
+    let ended = match (&what, &answer) {
+        (RequestKind::UpdateMetadata { .. }, Ok(response)) => updated(response),
+        (_, answer) => answer.as_ref().map_or_else(super::recording_client::failure, outcome_of),
+    };
+    world.trace(|| format!("op {begun} {ended:?}"));
+    let shown = answer.ok().filter(|_| ended == Ended::Showed).map(|response| response.served.applied);
+    let mut history = lock(&world.history);
+    history.end(begun, ended.clone(), world.now());
+    if shown.is_some() {
+        history.operations[begun].index = shown;
+    }
+    ended
+}
+
+/// Reports a read whose answer is not the state of the log at its index.
+fn check_state(world: &World, query: &Query, response: &Response) {
+    let expected = lock(&world.ledger).entry(response.served.applied).map(|entry| state_of(&entry.machine, query));
+    if expected.is_some_and(|expected| expected != response.answer) {
+        world.report_violation("reads_are_current", format!("{query:?} was answered with another state: {response:?}"));
+    }
+}
+
+/// The answer of a state with few leases and waiters.
+fn state_of(machine: &Machine, query: &Query) -> Answer {
+    match query {
+        Query::Lease(name) => match machine.holders(name).0 {
+            held if held.is_empty() => Answer::Lease(machine.last_ended(name).into_iter().collect()),
+            held => Answer::Lease(held),
+        },
+        Query::History(name) => Answer::History(machine.history(name)),
+        Query::Queue(name) => Answer::Queue(machine.queue(name)),
+        Query::Explain { name, holder } => Answer::Explain(machine.explain(name, holder.as_ref())),
+        Query::List { filter, after, limit } => {
+            let (leases, next) = machine.list(filter, after.as_ref(), *limit as usize);
+            Answer::List { leases, next }
+        }
+    }
+}
+
+fn updated(response: &Response) -> Ended {
+    match &response.answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => {
+            let tag = lease.metadata.iter().find(|(key, _)| *key == TAG).map(|(_, tag)| tag.to_owned());
+            Ended::Updated { version: lease.metadata_version, tag: tag.unwrap_or_default() }
+        }
+        _ => outcome_of(response),
     }
 }
 
 pub fn outcome_of(response: &Response) -> Ended {
     match &response.answer {
-        Answer::Lease(leases) => {
+        Answer::Lease(leases) | Answer::List { leases, .. } | Answer::Explain(Explanation { held: leases, .. }) => {
             let active = leases.iter().filter(|lease| lease.state == LeaseState::Active);
             Ended::Saw(active.map(|lease| (lease.holder.to_string(), lease.token)).collect(), response.served.applied)
         }
@@ -299,7 +440,12 @@ pub fn outcome_of(response: &Response) -> Ended {
             [Ok(lease)] => held(lease, response),
             _ => Ended::Refused("lost".to_owned()),
         },
+        Answer::Queue(_) | Answer::History(_) => Ended::Showed,
         Answer::Outcome(Outcome::Refused(Refusal::Held { .. })) => Ended::Refused("held".to_owned()),
+        Answer::Outcome(Outcome::Refused(Refusal::Lost(_))) => Ended::Refused("lost".to_owned()),
+        Answer::Outcome(Outcome::Refused(Refusal::MetadataChanged { .. })) => {
+            Ended::Refused("metadata_changed".to_owned())
+        }
         other => Ended::Refused(format!("{other:?}")),
     }
 }

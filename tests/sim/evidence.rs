@@ -9,7 +9,7 @@ use super::judge::fenced_register::{self, AcceptedWrites};
 use super::judge::history::{Belief, History, Operation};
 use super::judge::{
     self, Bounds, Broken, LeaseHistory, Observed, SearchResult, Transition, expiry_happens, holder_stops_first,
-    reads_are_current,
+    reads_are_current, waits_last,
 };
 use super::ledger::Ledger;
 use super::plan::Plan;
@@ -36,6 +36,8 @@ pub struct Judged {
     pub broken: Vec<Broken>,
     /// Leases whose history the linearizability search could not decide.
     pub undecided: Vec<String>,
+    /// The numbers of expiries, of grants from a queue and of lock delays that were judged.
+    pub bounded: [u64; 3],
 }
 
 /// The clock rates of a plan, and the exact times of the simulation.
@@ -68,14 +70,18 @@ impl Evidence<'_> {
             let (broken, decided) = judge::check(name.as_str(), &history);
             judged.broken.extend(broken);
             if self.plan.inside_drift {
-                judged.broken.extend(judge::check_bounds(name.as_str(), &history, &progress, self.now).0);
+                let (broken, times) = judge::check_bounds(name.as_str(), &history, &progress, self.now);
+                judged.broken.extend(broken);
+                let counts = [times.expiries.judged, times.queue_grants.judged, times.delays];
+                judged.bounded.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
             if decided == SearchResult::TooHard {
                 judged.undecided.push(name.to_string());
             }
             let stops = ("holder_stops_first", self.check_holders(&name, &history));
             let fenced = ("fenced_register", self.check_writes(&name, &transitions));
-            for (promise, checked) in [stops, fenced] {
+            let kept = ("waits_last", self.check_waits(&history));
+            for (promise, checked) in [stops, fenced, kept] {
                 judged.broken.extend(checked.err().map(|how| Broken::of_lease(promise, name.as_str(), how)));
             }
         }
@@ -101,6 +107,14 @@ impl Evidence<'_> {
             holder_stops_first::check(history.transitions, step.token, step.at, step)?;
         }
         if history.limit() == 1 { holder_stops_first::check_overlaps(history.transitions, &beliefs) } else { Ok(()) }
+    }
+
+    /// After the last fault, no waiter loses its place.
+    fn check_waits(&self, history: &LeaseHistory) -> Result<(), String> {
+        match self.history.calm {
+            Some(calm) if !self.plan.slow_links => waits_last::check_kept(history, calm, &self.ledger.terms()),
+            _ => Ok(()),
+        }
     }
 
     fn check_writes(&self, name: &LeaseName, transitions: &[Transition]) -> Result<(), String> {

@@ -1,11 +1,15 @@
 //! The faults of processes, network and disks, injected at random times.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
+use tenure::node::{NodeFailure, StorageError};
+use tenure::storage::Storage;
 use tenure::testing::{Cut, Flip, NetworkFaults};
 use tenure::types::NodeId;
 use tokio::task::JoinSet;
@@ -41,6 +45,15 @@ pub const KINDS: [(&str, u32); 26] = [
     ("new_timings", 1),
     ("shortened_vote_lease", 4),
 ];
+
+/// Faults of disks that [`inject_disk_faults`] injects.
+pub const DISK_KINDS: [&str; 2] = ["hung_disk", "failed_disk"];
+/// A disk that hangs for less than this time ends no node.
+const SHORTEST_STALL: Duration = Duration::from_secs(30);
+/// Bound for a node to notice that its disk failed, while it runs.
+const DISK_FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between two checks whether a node has noticed it.
+const DISK_FAILURE_POLL: Duration = Duration::from_millis(50);
 
 /// Injects faults until the future is dropped. Faults can overlap.
 pub async fn inject_all(world: Arc<World>) {
@@ -171,6 +184,75 @@ async fn inject(world: Arc<World>, kind: &'static str, mut rng: StdRng) {
             super::members::change(&world, duration, &mut rng).await;
         }
         other => unreachable!("KINDS has no {other:?}"),
+    }
+}
+
+/// Injects hung and failed disks until the future is dropped. They have their own random numbers, so a seed keeps the
+/// choices of its other faults.
+pub async fn inject_disk_faults(world: Arc<World>) {
+    let mut rng = world.rng(12_000);
+    let mut faults = JoinSet::new();
+    for number in 0.. {
+        tokio::time::sleep(Duration::from_millis(rng.random_range(1_000..18_000))).await;
+        while faults.try_join_next().is_some() {}
+        let kind = DISK_KINDS[usize::from(rng.random_bool(0.3))];
+        let (world, mut rng) = (world.clone(), world.rng(13_000 + number));
+        faults.spawn(async move {
+            let one = world.random_node(&mut rng);
+            let one = world.leader().filter(|_| rng.random_bool(0.5)).unwrap_or(one);
+            match kind {
+                "hung_disk" => hang_disk(&world, one, &mut rng).await,
+                _ => fail_disk(&world, one, &mut rng).await,
+            }
+        });
+    }
+}
+
+/// Lets the disk of a node hang, sometimes for longer than it takes a leader to give up its leadership.
+async fn hang_disk(world: &World, id: NodeId, rng: &mut StdRng) {
+    if world.node(id).is_none() {
+        return;
+    }
+    world.count_fault("hung_disk");
+    world.set_hung_disk(id, true);
+    tokio::time::sleep(Duration::from_millis(rng.random_range(500..6_000))).await;
+    world.set_hung_disk(id, false);
+    let failed = world.node(id).and_then(|node| node.wait_failed().now_or_never());
+    if let Some(NodeFailure::DiskStalled(lasted)) = failed
+        && lasted < SHORTEST_STALL
+    {
+        world.report_violation("short_stall_ends_no_node", format!("node {id} failed after a stall of {lasted:?}"));
+    }
+}
+
+/// Lets a sync of a running node fail. The process must end, and starts again later.
+async fn fail_disk(world: &Arc<World>, id: NodeId, rng: &mut StdRng) {
+    if world.node(id).is_none() {
+        return;
+    }
+    world.count_fault("failed_disk");
+    let kind = if rng.random_bool(0.5) { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+    let error = StorageError::Io { action: "sync", path: "in-memory".into(), kind, cause: "simulated".to_owned() };
+    let (disk, incarnation) = (world.fail_disk(id, error), world.incarnation(id));
+    let mut unnoticed = Duration::ZERO;
+    // Another fault may cut the power before the next sync.
+    while world.incarnation(id) == incarnation {
+        if world.node(id).is_some_and(|node| node.health().failed.is_some()) {
+            world.trace(|| format!("node {id} ends because its disk failed"));
+            world.crash(id, random_cut(rng));
+            tokio::time::sleep(Duration::from_millis(rng.random_range(1..2_000))).await;
+            return world.restart(id);
+        }
+        // A stopped node notices nothing.
+        world.network.running(id).await;
+        tokio::time::sleep(DISK_FAILURE_POLL).await;
+        if disk.failure().borrow().is_some() {
+            unnoticed += DISK_FAILURE_POLL;
+        }
+        if unnoticed > DISK_FAILURE_TIMEOUT {
+            let how = format!("node {id} continues {unnoticed:?} after its disk failed");
+            return world.report_violation("failed_disk_ends_the_node", how);
+        }
     }
 }
 

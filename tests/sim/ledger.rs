@@ -48,6 +48,8 @@ pub struct Ledger {
     pub violations: Vec<Broken>,
     /// The last applied index of each node since its last start.
     pub applied: BTreeMap<NodeId, u64>,
+    /// The highest index at which a snapshot replaced the state of each node, also before its last start.
+    pub replaced: BTreeMap<NodeId, u64>,
 }
 
 impl Entry {
@@ -65,6 +67,7 @@ impl Ledger {
             replay: Replay::default(),
             violations: Vec::new(),
             applied: BTreeMap::new(),
+            replaced: BTreeMap::new(),
         }
     }
 
@@ -88,6 +91,13 @@ impl Ledger {
 
     pub fn transitions(&self) -> impl Iterator<Item = (&Entry, &Transition)> {
         self.entries.iter().flat_map(|entry| entry.transitions.iter().map(move |transition| (entry, transition)))
+    }
+
+    /// When the first command of each term was applied.
+    pub fn terms(&self) -> Vec<Duration> {
+        let inputs = || self.entries.iter().filter_map(|entry| Some((entry.at, entry.input.as_ref()?.position.term())));
+        let changes = inputs().zip(inputs().skip(1)).filter(|((_, before), (_, term))| before != term);
+        changes.map(|(_, (at, _))| at).collect()
     }
 
     /// The commits of the cluster.
@@ -166,6 +176,8 @@ impl Ledger {
     /// Records that a snapshot replaced the state of a replica.
     pub fn replace(&mut self, by: NodeId, index: u64, machine: &Machine) {
         self.applied.insert(by, index);
+        let highest = self.replaced.entry(by).or_default();
+        *highest = index.max(*highest);
         let checked = self.entry(index).map_or(Ok(()), |first| {
             let agree = replicas_agree::check_state(&first.machine, machine);
             agree.map_err(|how| format!("nodes {} and {by} at {index}, by a snapshot: {how}", first.by))

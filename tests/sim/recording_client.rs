@@ -17,6 +17,7 @@ use tenure::client::{CallError, Coordinator, Events, ResponseFuture, RetryBudget
 use tenure::node::Local;
 use tenure::testing::TestNode;
 use tenure::types::{HolderId, LeaseName, NodeId};
+use tokio::sync::oneshot;
 
 use super::judge::history::{Ended, RequestKind};
 use super::world::{World, lock};
@@ -148,8 +149,11 @@ impl RecordingClient {
             return std::future::pending().await;
         }
         let client = self.clone();
-        // In its own task, the request continues after its client gives up.
-        let delivery = tokio::spawn(async move { client.deliver(id, options.duplicate, request).await });
+        // Dropped when the client has its answer, gives up, or dies.
+        let (_waits, given_up) = oneshot::channel();
+        let given_up = Some(given_up).filter(|_| self.world.is_cancelled_at_the_node());
+        // In its own task, the request can continue after its client gives up.
+        let delivery = tokio::spawn(async move { client.deliver(id, options.duplicate, request, given_up).await });
         let answer = match tokio::time::timeout(options.timeout, delivery).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => Err(CallError::Unknown { why: error.to_string(), last: None }),
@@ -170,7 +174,13 @@ impl RecordingClient {
     }
 
     /// Delivers a request to the node, and its answer to the client.
-    async fn deliver<T, F>(&self, id: NodeId, duplicate: Option<Duplicate<T>>, request: F) -> Result<T, CallError>
+    async fn deliver<T, F>(
+        &self,
+        id: NodeId,
+        duplicate: Option<Duplicate<T>>,
+        request: F,
+        given_up: Option<oneshot::Receiver<()>>,
+    ) -> Result<T, CallError>
     where
         T: Send + 'static,
         F: FnOnce(TestNode) -> BoxFuture<'static, Result<T, CallError>> + Clone + Send + 'static,
@@ -179,14 +189,14 @@ impl RecordingClient {
         self.delay_or_lose().await;
         let duplicate =
             self.link.duplicate_delay().zip(duplicate).map(|(delay, record)| (delay, record, request.clone()));
-        let answer = self.execute(id, incarnation, request).await;
+        let answer = self.execute(id, incarnation, request, given_up).await;
         if let Some((delay, record, request)) = duplicate {
             let client = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
                 client.world.count_work("arrived twice");
                 let record = record();
-                record(&client.execute(id, incarnation, request).await);
+                record(&client.execute(id, incarnation, request, None).await);
             });
         }
         self.delay_or_lose().await;
@@ -202,8 +212,15 @@ impl RecordingClient {
         }
     }
 
-    /// Executes a request on the node, if this is still the incarnation that it was sent to.
-    async fn execute<T, F>(&self, id: NodeId, incarnation: u64, request: F) -> Result<T, CallError>
+    /// Executes a request on the node, if this is still the incarnation that it was sent to. The node drops it when its
+    /// client has given up, as after the end of the connection.
+    async fn execute<T, F>(
+        &self,
+        id: NodeId,
+        incarnation: u64,
+        request: F,
+        given_up: Option<oneshot::Receiver<()>>,
+    ) -> Result<T, CallError>
     where
         F: FnOnce(TestNode) -> BoxFuture<'static, Result<T, CallError>>,
     {
@@ -216,10 +233,22 @@ impl RecordingClient {
         if self.world.no_clients.load(Ordering::Relaxed) {
             return std::future::pending().await;
         }
+        let served = async {
+            let request = request(node);
+            let Some(given_up) = given_up else { return request.await };
+            tokio::select! {
+                biased;
+                _ = given_up => {
+                    self.world.count_work("cancelled at the node");
+                    Err(CallError::Unknown { why: "the client has closed the connection".to_owned(), last: None })
+                }
+                answer = request => answer,
+            }
+        };
         let answer = tokio::select! {
             biased;
             _ = incarnations.wait_for(|incarnations| incarnations[&id] != incarnation) => stopped(),
-            answer = self.world.on_node(id, request(node)) => answer,
+            answer = self.world.on_node(id, served) => answer,
         };
         self.world.network.running(id).await;
         answer
@@ -290,7 +319,7 @@ impl Coordinator for RecordingClient {
                 _ => None,
             };
             let (limit, lock_delay_ms) = (claim.limit.unwrap_or(1), claim.lock_delay_ms.unwrap_or(0));
-            let what = RequestKind::Acquire { ttl_ms, limit, wait: claim.wait_ms.is_some(), lock_delay_ms };
+            let what = RequestKind::Acquire { ttl_ms, limit, wait_ms: claim.wait_ms, lock_delay_ms };
             let operation = self.begin(&claim.holder, &name, what);
             let wait = Duration::from_millis(claim.wait_ms.unwrap_or(0));
             let options = SendOptions::once(budget.total + wait);
@@ -351,7 +380,8 @@ impl Coordinator for RecordingClient {
         budget: RetryBudget,
     ) -> ResponseFuture<'_, api::LeaseInfo> {
         Box::pin(async move {
-            let operation = self.begin(&hand_over.holder, &name, RequestKind::HandOver { token: hand_over.token });
+            let what = RequestKind::HandOver { token: hand_over.token, to: hand_over.to.clone() };
+            let operation = self.begin(&hand_over.holder, &name, what);
             let call = local_call!(hand_over(name, hand_over, budget));
             let answer = self.send(SendOptions::once(budget.total), call).await;
             self.end(operation, answer.as_ref().map_or_else(failure, held));

@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::client::{self, LONGEST_TTL};
 use super::evidence::{Evidence, Judged};
 use super::invariants::cluster_time_advances::{self, Advance};
-use super::invariants::{log_matching, nobody_panics, one_leader, state_ages};
+use super::invariants::{idle_leader, log_matching, nobody_panics, one_leader, state_ages};
 use super::judge::file::HistoryWriter;
 use super::judge::history::{Ended, History, Operation, RequestKind};
 use super::judge::{Broken, Transition, reads_are_current};
@@ -27,6 +27,8 @@ const ELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time in which clients work without faults.
 const FAULT_FREE_TIME: Duration = Duration::from_secs(3);
+/// The part of [`FAULT_FREE_TIME`] after which no fault has an effect.
+const SETTLING_TIME: Duration = Duration::from_secs(1);
 /// Bound for all replicas to apply the same entries after the last request.
 const CONVERGENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -78,8 +80,13 @@ impl Load {
         let mut watching = JoinSet::new();
         watching.spawn(one_leader::watch(world.clone()));
         watching.spawn(watcher::watch(world.clone()));
+        watching.spawn(watcher::watch_from_now(world.clone()));
         watching.spawn(state_ages::watch(world.clone()));
-        Load { clients, watching, faults: tokio::spawn(faults::inject_all(world.clone())) }
+        let (all, of_disks) = (faults::inject_all(world.clone()), faults::inject_disk_faults(world.clone()));
+        let faults = tokio::spawn(async move {
+            futures_util::future::join(all, of_disks).await;
+        });
+        Load { clients, watching, faults }
     }
 
     pub async fn end_faults(&mut self) {
@@ -104,7 +111,10 @@ pub async fn simulate(world: &Arc<World>) -> Verdict {
     if let Err(how) = members::wait_until_stable(world, MEMBERS_TIMEOUT).await {
         world.report_violation("converges", how);
     }
-    tokio::time::sleep(FAULT_FREE_TIME).await;
+    tokio::time::sleep(SETTLING_TIME).await;
+    let calm = world.now();
+    lock(&world.history).calm = Some(calm);
+    tokio::time::sleep(FAULT_FREE_TIME - SETTLING_TIME).await;
     // Clients die without a release, so that every lease must expire.
     world.no_clients.store(true, Ordering::Relaxed);
     load.clients.shutdown().await;
@@ -118,9 +128,26 @@ pub async fn simulate(world: &Arc<World>) -> Verdict {
     if let Err(how) = expired {
         world.report_violation("expiry_happens", how);
     }
+    if world.plan.inside_drift {
+        check_deadlines(world, calm, slowest);
+    }
     converge(world).await;
+    watcher::check_end(world).await;
     load.end().await;
     judge(world)
+}
+
+/// Checks the deadlines since `calm`, from which on the run has no faults.
+fn check_deadlines(world: &World, calm: Duration, slowest: f64) {
+    let entries: Vec<_> = {
+        let ledger = lock(&world.ledger);
+        ledger.entries.iter().filter(|entry| entry.at >= calm).map(idle_leader::NextDeadline::of).collect()
+    };
+    match idle_leader::check(&entries, world.now(), slowest) {
+        Ok(0) => {}
+        Ok(_) => world.count_work("deadlines without faults"),
+        Err(how) => world.report_violation("expiry_happens", how),
+    }
 }
 
 /// Checks that each usable node applies all entries of the ledger and reports no failure.
@@ -177,7 +204,7 @@ pub fn judge(world: &World) -> Verdict {
     };
     let mut violations = std::mem::take(&mut *lock(&world.violations));
     violations.extend(ledger.violations.iter().cloned());
-    let Judged { broken, undecided } = evidence.judge();
+    let Judged { broken, undecided, bounded } = evidence.judge();
     if plan.inside_drift {
         let advances = ledger.entries.iter().filter_map(Advance::of);
         let advanced = cluster_time_advances::check(advances, plan.extreme_rates().0);
@@ -202,14 +229,19 @@ pub fn judge(world: &World) -> Verdict {
             *counts.entry(operation_label(operation)).or_default() += 1;
             counts
         }),
-        figures: figures(&evidence),
+        figures: figures(&evidence, bounded),
         simulated: world.now(),
     }
 }
 
-fn figures(run: &Evidence) -> Counts {
+fn figures(run: &Evidence, bounded: [u64; 3]) -> Counts {
     let (accepted, refused) = run.late_writes();
+    let [expiries, queue_grants, delays] = bounded;
     Counts::from([
+        ("expiries within their bound", expiries),
+        ("grants from a queue within their bound", queue_grants),
+        ("lock delays before a grant", delays),
+        ("ages of states", run.history.ages.len() as u64),
         ("log entries", run.ledger.entries.len() as u64),
         ("transitions", run.ledger.transitions().count() as u64),
         ("writes to fenced registers", run.writes.len() as u64),
@@ -248,11 +280,14 @@ fn operation_label(operation: &Operation) -> &'static str {
         RequestKind::HandOver { .. } => {
             ["hand over: done", "hand over: not done", "hand over: refused", "hand over: unknown"]
         }
+        RequestKind::UpdateMetadata { .. } => {
+            ["metadata: replaced", "metadata: not replaced", "metadata: refused", "metadata: unknown"]
+        }
         RequestKind::Revoke => ["revoke: done", "revoke: not held", "revoke: refused", "revoke: unknown"],
         RequestKind::Read => ["read: answered", "read: not answered", "read: refused", "read: unknown"],
     };
     match operation.ended {
-        Ended::Held(..) | Ended::Changed(true) | Ended::Saw(..) => done,
+        Ended::Held(..) | Ended::Changed(true) | Ended::Saw(..) | Ended::Showed | Ended::Updated { .. } => done,
         Ended::Changed(false) => not,
         Ended::Refused(_) => refused,
         Ended::Unknown => unknown,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use super::bugs::PlantedBugs;
-use super::faults::KINDS;
+use super::faults::{DISK_KINDS, KINDS};
 use super::parallel::{env_number, run_seeds};
 use super::plan::Plan;
 use super::restore;
@@ -13,15 +13,19 @@ use super::summary::Summary;
 use super::verdict::Verdict;
 
 /// Client work that each full run must include at least once.
-const WORK: [&str; 28] = [
+const WORK: [&str; 34] = [
     "granted",
     "refused",
     "acquire unknown",
     "released",
     "handed over",
+    "handed over to a named waiter",
+    "metadata updated",
     "revoked",
     "read",
     "watched",
+    "watched from now",
+    "watch compacted",
     "led",
     "member added",
     "member removed",
@@ -35,6 +39,8 @@ const WORK: [&str; 28] = [
     "answered too late",
     "arrived twice",
     "lost on the way",
+    "cancelled at the node",
+    "deadlines without faults",
     "access control on",
     "access token revoked",
     "principal acquired",
@@ -43,6 +49,17 @@ const WORK: [&str; 28] = [
     "principal lost",
     "principal refused",
 ];
+/// The figures of each full run that must not be 0: a check that judged nothing proves nothing.
+const JUDGED: [&str; 4] = [
+    "expiries within their bound",
+    "grants from a queue within their bound",
+    "lock delays before a grant",
+    "ages of states",
+];
+/// The same of each full run that restores backups.
+const RESTORED: [&str; 1] = ["leases that a restore ended"];
+/// The same of so many seeds: a backup seldom has a waiter.
+const RESTORED_WAITERS: ([&str; 1], u64) = (["waiters that a restore dropped"], 500);
 /// Maximum number of seeds that run twice.
 const MAX_REPEATED_SEEDS: u64 = 10;
 /// Default number of seeds.
@@ -51,7 +68,9 @@ const DEFAULT_SEEDS: u64 = 20;
 const COMPLETE_SEEDS: u64 = 100;
 
 fn first_and_count() -> (u64, u64) {
-    (env_number("TENURE_SIM_FIRST", 1), env_number("TENURE_SIM_SEEDS", DEFAULT_SEEDS))
+    let (first, count) = (env_number("TENURE_SIM_FIRST", 1), env_number("TENURE_SIM_SEEDS", DEFAULT_SEEDS));
+    assert!(count > 0, "a run without seeds proves nothing");
+    (first, count)
 }
 
 fn plan(seed: u64) -> Plan {
@@ -114,11 +133,18 @@ fn every_promise_is_kept_on_every_seed() {
     assert_eq!(summary.undecided, 0, "the linearizability search could not decide these histories");
     // Without a kind of fault, the run proves nothing about it.
     if count >= COMPLETE_SEEDS {
-        let missing: Vec<_> = KINDS.iter().filter(|(kind, _)| !summary.faults.contains_key(kind)).collect();
+        let kinds = KINDS.iter().map(|(kind, _)| kind).chain(&DISK_KINDS);
+        let missing: Vec<_> = kinds.filter(|kind| !summary.faults.contains_key(*kind)).collect();
         assert!(missing.is_empty(), "kinds of faults that never occurred: {missing:?}");
         let undone: Vec<_> = WORK.iter().filter(|work| !summary.work.contains_key(**work)).collect();
         assert!(undone.is_empty(), "client work that never occurred: {undone:?}");
+        assert_judged(&summary, &JUDGED);
     }
+}
+
+fn assert_judged(summary: &Summary, figures: &[&str]) {
+    let none: Vec<_> = figures.iter().filter(|figure| summary.figures.get(**figure).is_none_or(|n| *n == 0)).collect();
+    assert!(none.is_empty(), "nothing was judged: {none:?}");
 }
 
 /// Runs a tenth of the seeds, and at least one: each run has two clusters.
@@ -139,6 +165,13 @@ fn every_promise_is_kept_after_a_restore() {
     println!("\nafter a restore\n{summary}");
     assert!(summary.failed.is_empty(), "seeds that broke a promise: {:?}", summary.failed);
     assert_eq!(summary.undecided, 0, "the linearizability search could not decide these histories");
+    if count >= COMPLETE_SEEDS {
+        assert_judged(&summary, &RESTORED);
+    }
+    let (waiters, seeds) = RESTORED_WAITERS;
+    if count >= seeds {
+        assert_judged(&summary, &waiters);
+    }
 }
 
 /// Whether a list of promises has this one. The list is "any", or names with commas.

@@ -122,17 +122,18 @@ async fn probe(world: &Arc<World>, leader: NodeId, others: [NodeId; 2]) {
                 limit: 1,
                 metadata: Metadata::default(),
             };
-            let what = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+            let what = RequestKind::Acquire { ttl_ms: None, limit: 1, wait_ms: None, lock_delay_ms: 0 };
             send(world, id, &by, &name, what, Request::Acquire(claim)).await;
         }
-        let read = |id| {
-            let read = Request::Read { query: Query::Lease(name.clone()), consistency: world.local_read() };
+        let read = |id, query| {
+            let read = Request::Read { query, consistency: world.local_read() };
             send(world, id, &by, &name, RequestKind::Read, read)
         };
         for id in others {
-            read(id).await;
+            read(id, Query::Lease(name.clone())).await;
         }
-        read(leader).await;
+        read(leader, Query::Lease(name.clone())).await;
+        read(leader, Query::Explain { name: name.clone(), holder: None }).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -13,7 +13,7 @@ pub struct Summary {
     pub faults: Counts,
     pub work: Counts,
     operations: Counts,
-    figures: Counts,
+    pub figures: Counts,
     /// Violations by invariant.
     violations: Counts,
     /// Seeds with a violation.

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use tenure::clock::Clock;
 use tenure::config::LeaseSettings;
 use tenure::lease::Limits;
-use tenure::node::{Consistency, NodeFailure, PeerRefusal, StartError};
+use tenure::node::{Consistency, NodeFailure, PeerRefusal, StartError, StorageError};
 use tenure::raft::FeatureLevel;
 use tenure::testing::{ApplyObserver, Cluster, Cut, MemoryStorage, NodeTime, Setup, Switchboard, SyncMode, TestNode};
 use tenure::token::FencingToken;
@@ -51,6 +51,10 @@ pub struct World {
     /// The steps of work that clients did under a guard.
     pub steps: Mutex<Vec<WorkStep>>,
     slow_disks: Mutex<BTreeSet<NodeId>>,
+    /// Nodes whose disk completes no sync for a while.
+    hung_disks: watch::Sender<BTreeSet<NodeId>>,
+    /// Running nodes whose next sync fails, or has failed.
+    failing_disks: Mutex<BTreeSet<NodeId>>,
     /// Nodes that never start again, because their disk is corrupt or was wiped.
     lost: Mutex<BTreeSet<NodeId>>,
     tasks: Mutex<BTreeMap<NodeId, Vec<AbortHandle>>>,
@@ -68,6 +72,12 @@ pub struct World {
     upgrade_rng: Mutex<StdRng>,
     /// Chooses the crashes that the other nodes notice at once.
     ends_rng: Mutex<StdRng>,
+    /// Chooses the power cuts that keep the writes of snapshots without the log.
+    cuts_rng: Mutex<StdRng>,
+    /// Chooses the requests that end at the node when their client gives up.
+    cancels_rng: Mutex<StdRng>,
+    /// The position of the last transition that the watcher has received.
+    pub watched: Mutex<(u64, u32)>,
     /// Voters that start on an empty disk, and whether the cluster has refused them.
     wiped: Mutex<BTreeMap<NodeId, bool>>,
     /// All clients are dead: no request or response of a client is delivered.
@@ -125,6 +135,9 @@ impl World {
             limits_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 7_000)),
             upgrade_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x7570)),
             ends_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x656e_6473)),
+            cuts_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x6375_7473)),
+            cancels_rng: Mutex::new(StdRng::seed_from_u64(plan.seed ^ 0x6361_6e63)),
+            watched: Mutex::new((0, u32::MAX)),
             wiped: Mutex::default(),
             plan,
             cluster: Mutex::new(cluster),
@@ -140,6 +153,8 @@ impl World {
             work: Mutex::default(),
             trace: Mutex::default(),
             slow_disks: Mutex::default(),
+            hung_disks: watch::Sender::default(),
+            failing_disks: Mutex::default(),
             lost: Mutex::default(),
             tasks: Mutex::default(),
             joining: Mutex::default(),
@@ -264,6 +279,10 @@ impl World {
             task.abort();
         }
         lock(&self.wiped).remove(&id);
+        lock(&self.failing_disks).remove(&id);
+        let keeps_snapshots = lock(&self.cuts_rng).random_bool(0.1);
+        // A caller of `Keep(0)` may need a disk that loses everything.
+        let cut = if keeps_snapshots && cut != Cut::Keep(0) { Cut::Snapshots } else { cut };
         let stopped = lock(&self.cluster).cut_power(id, cut);
         // The kernel closes the connections of a process that ends, and not those of a machine without power.
         if lock(&self.ends_rng).random_bool(0.5) {
@@ -409,6 +428,29 @@ impl World {
         };
     }
 
+    /// Lets a node's disk hang, or complete its syncs again.
+    pub fn set_hung_disk(&self, id: NodeId, hangs: bool) {
+        self.hung_disks.send_if_modified(|hung| if hangs { hung.insert(id) } else { hung.remove(&id) });
+    }
+
+    /// Makes the next sync of a running node's disk fail. Returns the disk.
+    pub fn fail_disk(&self, id: NodeId, error: StorageError) -> MemoryStorage {
+        let disk = lock(&self.cluster).disk(id);
+        lock(&self.failing_disks).insert(id);
+        disk.fail_next(error);
+        disk
+    }
+
+    /// The number of power cuts of a node.
+    pub fn incarnation(&self, id: NodeId) -> u64 {
+        self.incarnations.borrow()[&id]
+    }
+
+    /// Whether a request ends at the node when its client gives up, as after the end of its connection.
+    pub fn is_cancelled_at_the_node(&self) -> bool {
+        lock(&self.cancels_rng).random_bool(0.33)
+    }
+
     fn track_task(&self, id: NodeId, task: AbortHandle) {
         lock(&self.tasks).entry(id).or_default().push(task);
     }
@@ -428,6 +470,8 @@ impl World {
             let micros = if slow { rng.random_range(20_000..400_000) } else { rng.random_range(100..800) };
             let micros = if self.plan.planted.early_syncs { micros + 50_000 } else { micros };
             tokio::time::sleep(Duration::from_micros(micros)).await;
+            // The wait cannot fail, because the world has the sender.
+            let _ = self.hung_disks.subscribe().wait_for(|hung| !hung.contains(&id)).await;
             self.network.running(id).await;
             disk.sync();
         }
@@ -454,6 +498,11 @@ impl World {
         for id in self.ids() {
             self.resume(id);
             self.set_slow_disk(id, false);
+            self.set_hung_disk(id, false);
+            let is_failing = lock(&self.failing_disks).contains(&id);
+            if is_failing {
+                self.crash(id, Cut::Keep(0));
+            }
             let wanted = self.lease_wanted();
             // Also a node that the cluster was asked to remove: as long as it votes, it must agree with the others.
             if !lock(&self.lost).contains(&id) && self.lease(id) != Duration::from_millis(wanted) {

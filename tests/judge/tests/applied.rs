@@ -48,6 +48,31 @@ fn release(by: &str, token: FencingToken) -> Command {
     Command::Release { name: name(), holder: holder(by), token }
 }
 
+fn hand_over(to: Option<&str>) -> Command {
+    Command::HandOver { name: name(), holder: holder("a"), token: at(1), to: to.map(holder) }
+}
+
+/// a holds the lease, b and c wait, and a hands it over.
+fn log_of_a_hand_over(to: Option<&str>) -> Vec<Applied> {
+    apply(vec![
+        (100, acquire("a", None)),
+        (200, acquire("b", Some(9_000))),
+        (300, acquire("c", Some(9_000))),
+        (400, hand_over(to)),
+    ])
+}
+
+/// The same, but the leader changed before the claim of c, and no request of b has reached the new leader.
+fn log_of_a_hand_over_after_a_leader_change(to: Option<&str>) -> Vec<Applied> {
+    let later = |index| FencingToken::new(2, index);
+    apply_entries([
+        (at(1), 100, vec![acquire("a", None)]),
+        (at(2), 200, vec![acquire("b", Some(9_000))]),
+        (later(3), 300, vec![acquire("c", Some(9_000))]),
+        (later(4), 400, vec![hand_over(to)]),
+    ])
+}
+
 /// A valid log with one command in each entry. a acquires, b and c wait. a acquires again, renews and releases. b is
 /// granted the lease, which expires. After the lock delay, c is granted it.
 fn valid_log() -> Vec<Applied> {
@@ -280,6 +305,25 @@ fn grant_out_of_order_is_caught() {
         acquire.wait_ms = Some(1_402);
     };
     assert_eq!(judged_after(3, just_in_time), None);
+}
+
+#[test]
+fn hand_over_to_another_waiter_is_caught() {
+    for to in [None, Some("b"), Some("c")] {
+        assert_eq!(judged(&log_of_a_hand_over(to)), None, "{to:?}");
+        assert_eq!(judged(&log_of_a_hand_over_after_a_leader_change(to)), None, "{to:?}");
+    }
+    let asked_for = |to, mut log: Vec<Applied>| {
+        log[3].batch.commands = vec![hand_over(to)];
+        judged(&log)
+    };
+    assert_eq!(asked_for(Some("c"), log_of_a_hand_over(Some("b"))), Some("queue_order"), "the holder chose c");
+    assert_eq!(asked_for(None, log_of_a_hand_over(Some("c"))), Some("queue_order"), "b is the first waiter");
+    let unconfirmed = log_of_a_hand_over_after_a_leader_change(Some("b"));
+    assert_eq!(asked_for(None, unconfirmed), Some("queue_order"), "c is the first whose request arrived");
+    let mut other_recipient = log_of_a_hand_over(None);
+    other_recipient[3].effects.transitions[0].change = Change::HandedOver { to: holder("c") };
+    assert_eq!(judged(&other_recipient), Some("each_transition_once"));
 }
 
 #[test]

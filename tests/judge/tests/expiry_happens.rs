@@ -60,7 +60,7 @@ fn lease_that_never_expires_is_caught() {
 
 #[test]
 fn infinite_lease_has_no_bound() {
-    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait_ms: None, lock_delay_ms: 0 };
     let unknown = [did("a", claim, (0, 10), Ended::Unknown)];
     let held = check(&history(&unknown, &[granted(5, "a", 5)]), &commits((0, 0)), ms(20_000));
     assert_eq!((held.judged, held.ambiguous, held.infinite, held.late), (0, 0, 1, None));

@@ -31,3 +31,13 @@ fn refusal_proves_nothing_outside_the_drift() {
     let bounds = Bounds { inside_drift: false, ..BOUNDS.clone() };
     assert_eq!(check(&LeaseHistory { bounds: &bounds, ..history(&refused, &[]) }), SearchResult::Possible);
 }
+
+#[test]
+fn lost_token_is_not_held_afterwards() {
+    let lost = did("a", RequestKind::Renew { token: token(5) }, (20, 30), Ended::Refused("lost".into()));
+    let log = [granted(5, "a", 5), expired(60, "a", 5, 8)];
+    let asked = |read| [acquired("a", (0, 10), 5), lost.clone(), read];
+    assert_eq!(check(&history(&asked(saw((40, 50), &[], 8)), &log)), SearchResult::Possible, "it expired before");
+    let held = check(&history(&asked(saw((40, 50), &[("a", 5)], 7)), &log));
+    assert!(matches!(held, SearchResult::Impossible(_)), "{held:?}");
+}

@@ -7,7 +7,7 @@ use crate::judge::lock_delay::{check, judged};
 use crate::judge::samples::{did, expired, from_queue, granted, handed_over, history, released, revoked, token};
 
 fn claimed(by: &str, times: (u64, u64), index: u64, ttl_ms: Option<u64>) -> Operation {
-    let what = RequestKind::Acquire { ttl_ms, limit: 1, wait: false, lock_delay_ms: 500 };
+    let what = RequestKind::Acquire { ttl_ms, limit: 1, wait_ms: None, lock_delay_ms: 500 };
     did(by, what, times, Ended::Held(token(index), ttl_ms))
 }
 

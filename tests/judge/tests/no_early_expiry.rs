@@ -17,7 +17,7 @@ fn expiry_before_the_acknowledged_ttl_is_caught() {
 
 #[test]
 fn expiry_of_an_infinite_lease_is_caught() {
-    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait: false, lock_delay_ms: 0 };
+    let claim = RequestKind::Acquire { ttl_ms: None, limit: 1, wait_ms: None, lock_delay_ms: 0 };
     let claimed = |ended| [did("a", claim.clone(), (0, 10), ended)];
     let log = [granted(5, "a", 5), expired(90_000, "a", 5, 9)];
     check(&history(&claimed(Ended::Held(token(5), None)), &log[..1])).expect("the lease is still held");
@@ -48,7 +48,8 @@ fn rounding_and_drift_are_taken_off() {
 
 #[test]
 fn early_expiry_of_a_handed_over_lease_is_caught() {
-    let handed = [did("b", RequestKind::HandOver { token: token(5) }, (0, 10), Ended::Held(token(8), Some(1000)))];
+    let handed =
+        [did("b", RequestKind::HandOver { token: token(5), to: None }, (0, 10), Ended::Held(token(8), Some(1000)))];
     check(&history(&handed, &[granted(5, "a", 8), expired(1000, "a", 8, 9)])).expect("a second after the handover");
     check(&history(&handed, &[granted(5, "a", 8), expired(900, "a", 8, 9)])).expect_err("the giver knows its ttl");
 }

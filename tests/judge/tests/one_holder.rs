@@ -12,7 +12,7 @@ fn second_holder_and_end_without_grant_are_caught() {
     check(&history(&[], &[granted(1, "a", 5), released(2, "b", 5, 6)])).expect_err("b does not hold the lease");
     let counted = did(
         "a",
-        RequestKind::Acquire { ttl_ms: Some(1000), limit: 2, wait: false, lock_delay_ms: 0 },
+        RequestKind::Acquire { ttl_ms: Some(1000), limit: 2, wait_ms: None, lock_delay_ms: 0 },
         (0, 9),
         Ended::Unknown,
     );

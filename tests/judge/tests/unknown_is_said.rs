@@ -16,7 +16,7 @@ fn effect_of_a_refused_request_is_caught() {
     check(&history(&[acquired("a", (0, 10), 4)], &log)).expect_err("the answer has an earlier grant");
     check(&history(&[acquired("a", (6, 10), 5)], &log)).expect_err("the event came before the request");
     check(&history(&[], &log)).expect_err("no request");
-    let waits = RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait: true, lock_delay_ms: 0 };
+    let waits = RequestKind::Acquire { ttl_ms: Some(1000), limit: 1, wait_ms: Some(9_000), lock_delay_ms: 0 };
     let lost = [did("a", waits, (0, 10), Ended::Refused("lost".into()))];
     check(&history(&lost, &log)).expect_err("the answer says lost, but the grant has not ended");
     check(&history(&lost, &[granted(5, "a", 5), expired(5, "a", 5, 5)]))

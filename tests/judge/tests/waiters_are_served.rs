@@ -8,7 +8,12 @@ use crate::judge::samples::{commits, did, expired, from_queue, granted, history,
 use crate::judge::waiters_are_served::{QueueGrants, check};
 
 fn claim(by: &str, limit: u32, lock_delay_ms: u64) -> Operation {
-    did(by, RequestKind::Acquire { ttl_ms: Some(1_000), limit, wait: true, lock_delay_ms }, (0, 10), Ended::Unknown)
+    did(
+        by,
+        RequestKind::Acquire { ttl_ms: Some(1_000), limit, wait_ms: Some(9_000), lock_delay_ms },
+        (0, 10),
+        Ended::Unknown,
+    )
 }
 
 fn judge(asked: &[Operation], log: &[Transition], without: (u64, u64)) -> QueueGrants {

@@ -3,6 +3,7 @@
 
 pub mod cluster_time_advances;
 pub mod committed_stays;
+pub mod idle_leader;
 pub mod log_matching;
 pub mod nobody_panics;
 pub mod one_leader;

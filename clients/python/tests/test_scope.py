@@ -301,11 +301,14 @@ async def test_release_again_of_undrained_work_says_whether_the_lease_is_free(
         await entered.wait()
         job = m.manager.handle("job")
         server.on("explain", standing("holds", lease=lease()))
-        for _ in range(2):
-            with pytest.raises(Refused) as caught:
-                await job.release()
-            assert caught.value.code == "not_drained"
-        goes_on.set()
+        try:
+            for _ in range(2):
+                with pytest.raises(Refused) as caught:
+                    await job.release()
+                assert caught.value.code == "not_drained"
+        finally:
+            # The work ignores its cancellation, and would also ignore the end of a failed test.
+            goes_on.set()
         with pytest.raises(LeaseLost):
             await task
         server.on("explain", standing("ended", event={"event": "expired", "token": str(TOKEN)}))

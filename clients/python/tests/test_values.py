@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from tenure._calls import probe_interval
 from tenure._clock import system_clock
 from tenure._endpoints import MAX_ENDPOINTS, Endpoints
 from tenure._options import LeaseOptions
+from tenure._pools import Pools
+from tenure._transport import MAX_PARALLEL
 
 # Each option of a lease. None is the default.
 OPTIONS: dict[str, Any] = {
@@ -61,7 +64,21 @@ def test_endpoints_are_hosts_or_urls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://a", "http://a?b", "http://u:p@a", "http://", "http://a:x", ["a"] * (MAX_ENDPOINTS + 1)]
+    "text",
+    [
+        "",
+        "ftp://a",
+        "http://a?b",
+        "http://u:p@a",
+        "http://",
+        "http://a:x",
+        "http://a:65536",
+        "a:0",
+        "a:-1",
+        "a..b:1",
+        "a" * 64,
+        ["a"] * (MAX_ENDPOINTS + 1),
+    ],
 )
 def test_invalid_endpoints_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="endpoint"):
@@ -70,7 +87,7 @@ def test_invalid_endpoints_are_refused(text: Any) -> None:
 
 def test_members_are_added_and_given_endpoints_stay() -> None:
     endpoints = Endpoints("https://a:1/x,https://b:1/x", 0)
-    endpoints.add_members("https://b:1/x/", ["b:1", "c:1", "c:x"])
+    endpoints.add_members("https://b:1/x/", ["b:1", "c:1", "c:x", "c:65536", "c:0"])
     assert endpoints.urls == ["https://a:1/x/", "https://b:1/x/", "https://c:1/x/"]
     endpoints.add_members("https://b:1/x/", [])
     assert endpoints.urls == endpoints.given
@@ -212,14 +229,14 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
     def page(request: Request) -> Answer:
         return Answer(
             {
-                "leases": [{"name": "b" if "cursor=c" in request.path else "a"}],
+                "leases": [lease("b" if "cursor=c" in request.path else "a")],
                 "cursor": None if "cursor=c" in request.path else "c",
             }
         )
 
     server.on("leases", page)
     for action in ("a%2Fb", "history", "queue", "explain", "cluster"):
-        server.on(action, Answer({"revoked": 2}))
+        server.on(action, Answer({**lease("a/b"), "revoked": 2, "transitions": [], "waiters": [], "held": []}))
     async with Client(server.urls, consistency="stale") as client:
         await client.get("a/b")
         await client.history("a/b")
@@ -228,8 +245,8 @@ async def test_reads_have_the_documented_paths(server: ScriptedServer) -> None:
         await client.cluster()
         assert await client.revoke("a/b", "why") == 2
         leases = client.list("a", holder="me", states=["active", "expired"])
-        assert [lease["name"] async for lease in leases] == ["a", "b"]
-        assert [lease["name"] async for lease in client.list("a", states="active")] == ["a", "b"]
+        assert [listed["name"] async for listed in leases] == ["a", "b"]
+        assert [listed["name"] async for listed in client.list("a", states="active")] == ["a", "b"]
     assert [f"{request.method} {request.path}" for request in server.requests] == [
         "GET /v1/leases/a%2Fb?consistency=stale",
         "GET /v1/leases/a%2Fb/history?consistency=stale",
@@ -256,7 +273,7 @@ async def test_calls_of_threads_pass_their_arguments_on(server: ScriptedServer) 
             assert job.hand_over("next") == "next"
             assert manager.election("led", ttl=60).campaign().hand_over("next") == "next"
 
-    server.on("explain", Answer())
+    server.on("explain", Answer({"held": []}))
     server.on("a%2Fb", Answer({"revoked": 2}))
     server.on("leases", Answer({"leases": [], "cursor": None}))
     server.on("acquire", granted(ttl_ms=60_000))
@@ -383,8 +400,92 @@ async def test_request_leaves_a_host_that_accepts_no_connection(
 
 async def test_idle_connections_end_before_a_node_closes_them() -> None:
     async with Client() as client:
-        pool = client._transport._http._transport._pool  # type: ignore[attr-defined]
-        assert 0 < pool._keepalive_expiry < 60
+        pools = client._transport._http._transport
+        assert isinstance(pools, Pools)
+        assert 0 < pools._idle_timeout < 60
+
+
+async def test_each_request_at_a_time_has_its_own_pool(server: ScriptedServer) -> None:
+    answers = asyncio.Event()
+
+    async def answer(request: Request) -> Answer:
+        await answers.wait()
+        return granted(name=request.path.split("/")[-2])
+
+    async with managed(server, ManualClock()) as m:
+        server.on("acquire", answer)
+        waits = [asyncio.ensure_future(m.manager.handle(f"job-{i}", ttl=60).acquire(wait=60)) for i in range(20)]
+        await server.received("acquire", 20)
+        pools = m.manager.client._transport._http._transport
+        assert isinstance(pools, Pools)
+        assert len(pools.idle) == 0
+        answers.set()
+        assert await asyncio.gather(*waits) == [TOKEN] * 20
+        assert len(pools.idle) == 20
+        used = pools.idle[-1][0]
+        # Only the last pool had a request in the last seconds.
+        old = [(pool, since - pools._idle_timeout - 1) for pool, since in pools.idle if pool is not used]
+        pools.idle = deque([*old, (used, pools.idle[-1][1])])
+        server.on("version", Answer({"version": "1"}))
+        await m.manager.client.version()
+        assert [pool for pool, _ in pools.idle] == [used]
+        opened = [len(pool._pool.connections) for pool in (used, *(pool for pool, _ in old))]
+        assert opened == [1] + [0] * 19
+
+
+async def test_leases_are_released_over_few_connections(server: ScriptedServer) -> None:
+    now = most = 0
+    full = asyncio.Event()
+
+    async def release(_: Request) -> Answer:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await full.wait()
+        now -= 1
+        return Answer({"released": True})
+
+    # On a slow machine, a request may take long. None is sent twice.
+    async with managed(server, ManualClock(), operation_timeout=60) as m:
+        server.on("acquire", lambda request: granted(name=request.path.split("/")[-2]))
+        server.on("release", release)
+        leases = [m.manager.handle(f"job-{i}", ttl=60) for i in range(3 * MAX_PARALLEL)]
+        await asyncio.gather(*(lease.acquire() for lease in leases))
+        shutdown = asyncio.ensure_future(m.manager.shutdown())
+        await server.received("release", MAX_PARALLEL)
+        await asyncio.sleep(0.1)
+        full.set()
+        assert await shutdown == []
+    assert len(server.of("release")) == 3 * MAX_PARALLEL
+    assert most == MAX_PARALLEL
+
+
+async def test_request_behind_unanswered_ones_is_not_sent(server: ScriptedServer) -> None:
+    async with Client(server.urls, timeout=0.2) as client:
+        for _ in range(MAX_PARALLEL):
+            await client._transport._slots.acquire()
+        # A change that may have been sent would be unknown.
+        with pytest.raises(Unavailable, match="64 earlier requests had no answer"):
+            await client.revoke("job")
+    assert server.requests == []
+
+
+async def test_request_waits_for_its_turn_while_nodes_answer(server: ScriptedServer) -> None:
+    server.on("version", Answer({"version": "1"}))
+    server.on("job", Answer({"revoked": 1}))
+    async with Client(server.urls, timeout=0.2) as client:
+        await client.version()
+        transport = client._transport
+        assert 0 <= asyncio.get_running_loop().time() - transport._answered_at < 0.2
+        for _ in range(MAX_PARALLEL):
+            await transport._slots.acquire()
+        revoke = asyncio.ensure_future(client.revoke("job"))
+        for _ in range(8):
+            transport._answered_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.05)
+        assert (revoke.done(), server.of("job")) == (False, [])
+        transport._slots.release()
+        assert await revoke == 1
 
 
 async def test_first_line_of_the_token_file_is_sent(

@@ -34,8 +34,24 @@ export interface QueueWait {
   readonly probe: number;
 }
 
-/** Sends a request until an attempt resolves it or the budget is used up. */
+/**
+ * Sends a request until an attempt resolves it or the budget is used up. The budget begins when fewer than
+ * `MAX_PARALLEL` other requests run.
+ */
 export async function send<T>(transport: Transport, endpoints: Endpoints, call: Call): Promise<Resolved<T>> {
+  // A renewal has a deadline, and a wait for a lease is long: neither waits for other requests.
+  if (call.wait !== undefined || call.policy === "renewal") {
+    return sendNow(transport, endpoints, call);
+  }
+  await transport.slots.take(call.budget.total, call.signal);
+  try {
+    return await sendNow(transport, endpoints, call);
+  } finally {
+    transport.slots.release();
+  }
+}
+
+async function sendNow<T>(transport: Transport, endpoints: Endpoints, call: Call): Promise<Resolved<T>> {
   const { urls, preferred } = endpoints;
   const { policy, budget, signal } = call;
   const options = { policy, budget, wait: call.wait?.longest, nodes: urls.length, signal };
@@ -45,6 +61,7 @@ export async function send<T>(transport: Transport, endpoints: Endpoints, call: 
     const began = performance.now();
     const ended = await attemptAt(transport, url, call, context);
     if (ended.kind === "done" || ended.kind === "refused") {
+      transport.slots.answered();
       endpoints.prefer(index);
       endpoints.refresh(transport, url);
     } else if (!context.signal.aborted) {

@@ -84,10 +84,13 @@ export class Client {
   /** Reads a lease, or its last grant. Refused as `not_found` if the cluster remembers none. */
   async get(name: string, options: ReadOptions = {}): Promise<LeaseInfo> {
     const lease = await this.#readLeases<LeaseInfo>(leasePath(name), {}, options);
+    const { holders = null } = lease;
+    const areValid = (holders === null || isListOfLeases(holders)) && isCursor(lease.holders_cursor);
+    check(isLease(lease) && areValid, "a lease", lease);
     let cursor = lease.holders_cursor;
     while (cursor) {
       const query = { prefix: name, state: "active", limit: String(PAGE_SIZE), cursor };
-      const page = await this.#readLeases<LeasePage>("v1/leases", query, options);
+      const page = await this.#readPage(query, options);
       const longerName = page.leases.findIndex((held) => held.name !== name);
       lease.holders?.push(...(longerName < 0 ? page.leases : page.leases.slice(0, longerName)));
       cursor = longerName < 0 ? page.cursor : undefined;
@@ -106,7 +109,7 @@ export class Client {
     let cursor: string | undefined;
     do {
       const query = { prefix: prefix || undefined, holder, state, limit: String(PAGE_SIZE), cursor };
-      const page: LeasePage = await this.#readLeases("v1/leases", query, options);
+      const page: LeasePage = await this.#readPage(query, options);
       yield* page.leases;
       cursor = page.cursor ?? undefined;
     } while (cursor !== undefined);
@@ -114,18 +117,21 @@ export class Client {
 
   /** Reads the last transitions of a name, oldest first. */
   history(name: string, options: ReadOptions = {}): Promise<History> {
-    return this.#readLeases(leasePath(name, "/history"), {}, options);
+    const read = this.#readLeases<History>(leasePath(name, "/history"), {}, options);
+    return read.then((history) => check(Array.isArray(history.transitions), "transitions", history));
   }
 
   /** Reads the first 1,000 waiters for a lease, and their number. */
   queue(name: string, options: ReadOptions = {}): Promise<Queue> {
-    return this.#readLeases(leasePath(name, "/queue"), {}, options);
+    const read = this.#readLeases<Queue>(leasePath(name, "/queue"), {}, options);
+    return read.then((queue) => check(Array.isArray(queue.waiters), "waiters", queue));
   }
 
   /** Explains why a lease is held or free. With `holder`, the answer has the `standing` of that holder. */
   explain(name: string, options: ReadOptions & { holder?: string } = {}): Promise<Explanation> {
     const holder = options.holder === undefined ? undefined : checkHolder(options.holder);
-    return this.#readLeases(leasePath(name, "/explain"), { holder }, options);
+    const read = this.#readLeases<Explanation>(leasePath(name, "/explain"), { holder }, options);
+    return read.then((explained) => check(isListOfLeases(explained.held), "the holders", explained));
   }
 
   /**
@@ -202,7 +208,7 @@ export class Client {
       signal,
     } as const;
     const { standing } = await this.#sendForLease<Explanation>(call);
-    if (typeof standing?.status !== "string") {
+    if (!isStanding(standing)) {
       throw new Unknown("the answer has no standing of the holder");
     }
     return standing;
@@ -246,6 +252,11 @@ export class Client {
     return this.#send({ method: "GET", path, query: all, policy: "read", signal: options.signal });
   }
 
+  async #readPage(query: Record<string, string | undefined>, options: ReadOptions): Promise<LeasePage> {
+    const page = await this.#readLeases<LeasePage>("v1/leases", query, options);
+    return check(isListOfLeases(page.leases) && isCursor(page.cursor), "a page of leases", page);
+  }
+
   async #send<T>(call: UnlimitedCall): Promise<T> {
     this.#transport.closed.throwIfAborted();
     return this.#sendForLease(call);
@@ -264,6 +275,42 @@ export class Client {
 type Call = Parameters<typeof send>[2];
 /** A call that uses the budget of the client, unless it has its own. */
 type UnlimitedCall = Omit<Call, "budget"> & { readonly budget?: RetryBudget };
+
+/** @throws {@link Unknown} if an answer does not have the shape that the API promises. */
+function check<T>(isValid: boolean, expected: string, answer: T): T {
+  if (!isValid) {
+    throw new Unknown(`the answer is invalid: expected ${expected}`);
+  }
+  return answer;
+}
+
+function isLease(value: LeaseInfo | undefined): boolean {
+  return typeof value?.name === "string" && typeof value.token === "string";
+}
+
+function isListOfLeases(value: unknown): boolean {
+  return Array.isArray(value) && value.every(isLease);
+}
+
+function isCursor(value: unknown): boolean {
+  return value === undefined || value === null || typeof value === "string";
+}
+
+/** Whether the answer has the token that the client compares. Newer servers can send another status. */
+function isStanding(standing: Standing | null | undefined): standing is Standing {
+  switch (standing?.status) {
+    case "holds":
+      return isToken(standing.lease?.token);
+    case "ended":
+      return isToken(standing.event?.token) && typeof standing.event.event === "string";
+    default:
+      return typeof standing?.status === "string";
+  }
+}
+
+function isToken(value: unknown): boolean {
+  return typeof value === "string" && /^\d+$/.test(value);
+}
 
 /** The path of a lease. Of the characters of a name, only the slash has a meaning in a path. */
 function leasePath(name: string, action = ""): string {

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Duration } from "./duration.js";
 import { DAY_MS, toMs } from "./duration.js";
 import { LeaseLost, Refused, ShutDown, Unavailable, Unknown } from "./errors.js";
+import { endable } from "./iterate.js";
 import { type LeaseHandle, lossOf, underLease } from "./lease.js";
 import type { LeaseManager } from "./manager.js";
 import { type AcquireOptions, type CallOptions, checkMetadata, checkName } from "./options.js";
@@ -87,6 +88,7 @@ export class Election {
     if (own !== undefined) {
       throw new RangeError(`invalid metadata key ${JSON.stringify(own)}: keys with ${OWN_KEYS} are reserved`);
     }
+    checkMetadata(options.metadata ?? {});
     // An established leader has one more entry.
     checkMetadata({ ...options.metadata, [ESTABLISHED_KEY]: LARGEST_TOKEN });
   }
@@ -140,9 +142,6 @@ export class Election {
   /** Reads the leader from the committed state; `undefined`: there is none. Throws {@link Unavailable}, {@link Unknown}. */
   async current(options: CallOptions = {}): Promise<Leader | undefined> {
     const { held } = await this.#manager.client.explain(this.name, options);
-    if (!Array.isArray(held)) {
-      throw new Unknown("the answer has no list of the holders");
-    }
     const active = held.find((lease) => lease.state === "active");
     return active && toLeader(active);
   }
@@ -152,10 +151,15 @@ export class Election {
    * no leader. Each value is a current read, and tokens never fall. An observer can miss a leader between two reads.
    * While no node gives a valid answer, the iteration waits. After a shutdown it throws {@link ShutDown}.
    */
-  async *observe(options: CallOptions = {}): AsyncGenerator<Leader | undefined, void, undefined> {
+  observe(options: CallOptions = {}): AsyncGenerator<Leader | undefined, void, undefined> {
+    return endable((end) => this.#observe(options, end));
+  }
+
+  async *#observe(options: CallOptions, end: AbortSignal): AsyncGenerator<Leader | undefined, void, undefined> {
     const stop = new AbortController();
     const cancel = () => stop.abort(options.signal?.reason);
     options.signal?.addEventListener("abort", cancel);
+    end.addEventListener("abort", cancel);
     let wake = () => {};
     const watching = this.#watch(() => wake(), stop.signal);
     let shown: string | undefined;
@@ -178,6 +182,9 @@ export class Election {
           }
         } catch (error) {
           options.signal?.throwIfAborted();
+          if (end.aborted) {
+            return;
+          }
           if (!(error instanceof Unavailable || error instanceof Unknown)) {
             throw error;
           }
@@ -288,10 +295,16 @@ function isRetryable(error: unknown): boolean {
 }
 
 function toLeader(lease: LeaseInfo): Leader {
+  let token: FencingToken;
+  try {
+    token = FencingToken.from(lease.token);
+  } catch {
+    throw new Unknown("the answer has an invalid token of the leader");
+  }
   const entries = Object.entries(lease.metadata ?? {}).filter(([key]) => !key.startsWith(OWN_KEYS));
   return {
     holder: lease.holder,
-    token: FencingToken.from(lease.token),
+    token,
     isEstablished: lease.metadata?.[ESTABLISHED_KEY] === lease.token,
     metadata: Object.fromEntries(entries),
   };

@@ -137,6 +137,9 @@ function parseUrl(word: string): URL {
   if (url.search !== "" || url.hash !== "" || url.username !== "" || url.password !== "") {
     throw invalid("expected only a scheme, a host, a port and a path");
   }
+  if (url.port === "0") {
+    throw invalid("expected a port from 1 to 65535");
+  }
   if (!url.pathname.endsWith("/")) {
     // Without the final slash, a relative URL replaces the last part of the path.
     url.pathname += "/";

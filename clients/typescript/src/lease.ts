@@ -1,5 +1,6 @@
 import { LeaseLost } from "./errors.js";
 import type { Hold, LeaseState } from "./hold.js";
+import { endable } from "./iterate.js";
 import { type CallOptions, checkHolder, checkMetadata } from "./options.js";
 import type { FencingToken } from "./token.js";
 
@@ -131,12 +132,17 @@ export class LeaseHandle implements Lease {
     return this.#hold.onState(listener);
   }
 
-  async *states(options: CallOptions = {}): AsyncGenerator<LeaseState, void, undefined> {
+  states(options: CallOptions = {}): AsyncGenerator<LeaseState, void, undefined> {
+    return endable((end) => this.#states(options, end));
+  }
+
+  async *#states(options: CallOptions, end: AbortSignal): AsyncGenerator<LeaseState, void, undefined> {
     const { signal } = options;
     let wake = () => {};
     const changed = () => wake();
     const unsubscribe = this.onState(changed);
     signal?.addEventListener("abort", changed);
+    end.addEventListener("abort", changed);
     try {
       for (let shown: LeaseState | undefined; ; ) {
         signal?.throwIfAborted();
@@ -145,6 +151,8 @@ export class LeaseHandle implements Lease {
           shown = state;
           yield state;
         } else if (!this.#hold.isActive) {
+          return;
+        } else if (end.aborted) {
           return;
         } else {
           await new Promise<void>((resolve) => {

@@ -12,6 +12,8 @@ const MOST_METADATA_BYTES = 4_096;
 const DEFAULT_TTL_MS = 30_000;
 const DEFAULT_DRAIN_MS = 30_000;
 const NAME = /^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$/;
+/** The half of a pair of UTF-16. A text with one is no Unicode, so the cluster refuses it. */
+const LONE_SURROGATE = /\p{Surrogate}/u;
 const ACCESS_TOKEN = /^tenure_[0-9a-f]{72}$/;
 
 /** How to reach a cluster. */
@@ -124,10 +126,13 @@ function waitForTtl(ttl: number | "infinite" | undefined): number {
 /**
  * Returns a copy of the metadata.
  *
- * @throws RangeError if it has too many entries or bytes.
+ * @throws RangeError if it is no plain object of texts, or has too many entries or bytes.
  */
 export function checkMetadata(metadata: Readonly<Record<string, string>>): Record<string, string> {
   const texts = Object.entries(metadata).flat();
+  if (!isPlain(metadata) || texts.some((text) => typeof text !== "string" || LONE_SURROGATE.test(text))) {
+    throw new RangeError("invalid metadata: expected a plain object whose keys and values are valid Unicode");
+  }
   const entries = texts.length / 2;
   const bytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
   if (entries > MOST_METADATA_ENTRIES || bytes > MOST_METADATA_BYTES) {
@@ -135,6 +140,13 @@ export function checkMetadata(metadata: Readonly<Record<string, string>>): Recor
     throw new RangeError(`invalid metadata with ${entries} entries and ${bytes} bytes: expected ${expected}`);
   }
   return { ...metadata };
+}
+
+/** Whether the own keys of a value are all that it has: not a `Map`, for instance, or an instance of a class. */
+function isPlain(value: object): boolean {
+  const prototype = Object.getPrototypeOf(value);
+  // Objects of another realm have another `Object.prototype`.
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
 /** @throws RangeError if the text is not the name of a lease. */
@@ -149,8 +161,9 @@ export function checkName(name: string): string {
 /** @throws RangeError if the text is not a valid holder. */
 export function checkHolder(holder: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the API forbids them
-  if (holder === "" || Buffer.byteLength(holder) > 200 || /[\u0000-\u001f\u007f-\u009f]/.test(holder)) {
-    const expected = "1 to 200 bytes without control characters";
+  const hasControl = /[\u0000-\u001f\u007f-\u009f]/.test(holder);
+  if (holder === "" || Buffer.byteLength(holder) > 200 || hasControl || LONE_SURROGATE.test(holder)) {
+    const expected = "1 to 200 bytes of Unicode without control characters";
     throw new RangeError(`invalid holder ${JSON.stringify(holder)}: expected ${expected}`);
   }
   return holder;

@@ -15,7 +15,7 @@ export class FencingToken {
   }
 
   /**
-   * Reads a token from its decimal text or from an integer.
+   * Reads a token from its decimal text, also with leading zeros, or from an integer.
    *
    * @throws RangeError if the value is not an integer from 0 to 2^63 - 1.
    */
@@ -23,7 +23,7 @@ export class FencingToken {
     if (value instanceof FencingToken) {
       return value;
     }
-    const isInteger = typeof value === "bigint" || /^\d{1,19}$/.test(value);
+    const isInteger = typeof value === "bigint" || /^0*\d{1,19}$/.test(value);
     const integer = isInteger ? BigInt(value) : -1n;
     if (integer < 0n || integer > LARGEST) {
       throw new RangeError(`invalid fencing token ${JSON.stringify(String(value))}: expected 0 to ${LARGEST}`);

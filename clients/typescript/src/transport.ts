@@ -1,7 +1,15 @@
-import { Agent, request as httpRequest, type IncomingHttpHeaders, type IncomingMessage } from "node:http";
+import {
+  Agent,
+  type ClientRequest,
+  request as httpRequest,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+} from "node:http";
 import { Agent as HttpsAgent, request as httpsRequest } from "node:https";
+import { createSecureContext } from "node:tls";
 import { sharedController } from "./abort.js";
 import { ShutDown } from "./errors.js";
+import { Slots } from "./slots.js";
 
 /** Timeout of a connection attempt. A node that takes longer counts as unreachable. */
 const CONNECT_TIMEOUT_MS = 1_000;
@@ -51,7 +59,10 @@ export class Transport {
   readonly #https: HttpsAgent;
   readonly #headers: Record<string, string>;
   readonly #closed = sharedController();
+  /** The turns of the requests that wait neither for a lease nor for events. */
+  readonly slots = new Slots();
 
+  /** @throws RangeError if a certificate or its key is invalid. */
   constructor(tls: TlsOptions | undefined, accessToken: string | undefined) {
     this.#https = new HttpsAgent({ keepAlive: true, timeout: IDLE_TIMEOUT_MS, ...pem(tls) });
     this.#headers = accessToken === undefined ? {} : { authorization: `Bearer ${accessToken}` };
@@ -91,18 +102,30 @@ export class Transport {
     }
     return new Promise((resolve, reject) => {
       let isConnected = false;
-      const request = (isSecure ? httpsRequest : httpRequest)(url, { method, headers: all, agent, signal });
-      const connectTimer = setTimeout(() => {
-        request.destroy(new Error(`no connection within ${CONNECT_TIMEOUT_MS} ms`));
-      }, CONNECT_TIMEOUT_MS);
+      let connectTimer: NodeJS.Timeout | undefined;
       const connected = () => {
         isConnected = true;
         clearTimeout(connectTimer);
       };
+      const failed = (error: Error) => {
+        clearTimeout(connectTimer);
+        reject(isConnected ? error : new NotSent(error.message, { cause: error }));
+      };
+      let request: ClientRequest;
+      try {
+        request = (isSecure ? httpsRequest : httpRequest)(url, { method, headers: all, agent, signal });
+      } catch (error) {
+        failed(error as Error);
+        return;
+      }
       request.once("socket", (socket) => {
         if (request.reusedSocket) {
           connected();
         } else {
+          // The limit begins with the attempt, and not while the request waits for the agent.
+          connectTimer = setTimeout(() => {
+            request.destroy(new Error(`no connection within ${CONNECT_TIMEOUT_MS} ms`));
+          }, CONNECT_TIMEOUT_MS);
           // An abort after the end of the response destroys the socket. Without a listener, its error would end the process.
           socket.on("error", () => undefined);
           socket.once(isSecure ? "secureConnect" : "connect", connected);
@@ -113,10 +136,9 @@ export class Transport {
         response.on("error", () => undefined);
         resolve(response);
       });
-      request.on("error", (error) => {
-        clearTimeout(connectTimer);
-        reject(isConnected ? error : new NotSent(error.message, { cause: error }));
-      });
+      request.on("error", failed);
+      // After an answer `101`, there is neither a response nor an error.
+      request.once("close", () => failed(new Error("the connection was closed without an answer")));
       request.end(body);
     });
   }
@@ -142,5 +164,14 @@ function pem(tls: TlsOptions | undefined): Record<string, string | Buffer> {
   const given = Object.entries(tls ?? {}).filter(
     (entry): entry is [string, string | Uint8Array] => entry[1] !== undefined,
   );
-  return Object.fromEntries(given.map(([name, text]) => [name, typeof text === "string" ? text : Buffer.from(text)]));
+  const texts = given.map(([name, text]) => [name, typeof text === "string" ? text : Buffer.from(text)]);
+  const options = Object.fromEntries(texts);
+  if (given.length > 0) {
+    try {
+      createSecureContext(options);
+    } catch (error) {
+      throw new RangeError(`invalid certificates: ${(error as Error).message}`, { cause: error });
+    }
+  }
+  return options;
 }

@@ -100,10 +100,11 @@ test("list_reads_page_after_page", async () => {
 });
 
 test("reads_have_the_consistency_of_their_options", async () => {
+  const lists = { held: [], transitions: [], waiters: [] };
   one.handler = ({ path }) =>
     path.startsWith("/v1/leases?")
       ? { body: { leases: [lease("a/b", "2")], cursor: null } }
-      : { body: lease("a/b", "1", { holders: [lease("a/b", "1")], holders_cursor: "next" }) };
+      : { body: { ...lease("a/b", "1", { holders: [lease("a/b", "1")], holders_cursor: "next" }), ...lists } };
   const asked = client();
   const options = { consistency: "stale" } as const;
   await asked.get("a/b", options);

@@ -42,6 +42,16 @@ test("tokens_keep_all_digits_and_compare_by_value", () => {
   }
 });
 
+test("padded_token_is_read_as_its_integer", () => {
+  const token = FencingToken.from("281474976710661");
+  assert.equal(FencingToken.from(token.toPadded()).toBigInt(), 281474976710661n);
+  assert.equal(FencingToken.from("0".repeat(30)).toBigInt(), 0n);
+  assert.equal(FencingToken.from(`000${2n ** 63n - 1n}`).toBigInt(), 2n ** 63n - 1n);
+  for (const bad of ["10000000000000000000", "00009223372036854775808", "00000000000000000001\n"]) {
+    assert.throws(() => FencingToken.from(bad), RangeError, bad);
+  }
+});
+
 test("boot_clock_counts_suspend_and_never_runs_ahead", () => {
   let awake = 50.3;
   let suspended = 1_000;
@@ -177,6 +187,28 @@ test("metadata_has_the_bounds_of_the_api", () => {
   assert.throws(() => parseAcquire({ metadata: { a: "é".repeat(2_048) } }), /entries and 4097 bytes/);
 });
 
+test("text_that_is_no_unicode_is_refused", () => {
+  assert.equal(checkHolder("\u{1f511}"), "\u{1f511}");
+  for (const bad of ["\ud83d", "a\udd11b"]) {
+    assert.throws(() => checkHolder(bad), RangeError);
+    assert.throws(() => checkName(bad), RangeError);
+    for (const metadata of [{ [bad]: "" }, { a: bad }]) {
+      assert.throws(() => parseAcquire({ metadata }), RangeError);
+    }
+  }
+});
+
+test("metadata_that_is_no_plain_object_of_texts_is_refused", () => {
+  const good = Object.assign(Object.create(null), { a: "b" });
+  assert.deepEqual(parseAcquire({ metadata: good }).claim.metadata, { a: "b" });
+  const holder = new LeaseManager();
+  for (const bad of [new Map([["a", "b"]]), new (class {})(), ["a"], { a: 1 }]) {
+    const metadata = bad as Record<string, string>;
+    assert.throws(() => parseAcquire({ metadata }), /invalid metadata/);
+    assert.throws(() => new Election(holder, "job", { metadata }), RangeError);
+  }
+});
+
 test("metadata_of_a_leader_leaves_room_for_the_mark_of_an_established_one", () => {
   const holder = new LeaseManager();
   const lead = (count: number) => new Election(holder, "job", { metadata: metadataOf(count) });
@@ -205,7 +237,18 @@ test("endpoints_are_urls_or_hosts_with_ports", () => {
     "http://[::1]:7101/",
     "https://leases.example/tenure/",
   ]);
-  for (const bad of ["", ",", "http://u:p@a", "http://a?x=1", "http://a#x", "ftp://a", "http://", "a b"]) {
+  for (const bad of [
+    "",
+    ",",
+    "http://u:p@a",
+    "http://a?x=1",
+    "http://a#x",
+    "ftp://a",
+    "http://",
+    "a b",
+    "a:0",
+    "a:65536",
+  ]) {
     assert.throws(() => new Endpoints(bad), RangeError, bad);
   }
   assert.throws(() => new Endpoints(Array(33).fill("node:7101")), /33 endpoints/);
@@ -226,7 +269,7 @@ test("members_follow_the_given_endpoints", () => {
   const endpoints = new Endpoints("http://a:1/tenure,b:1");
   const answered = endpoints.urls[0] as URL;
   const urls = () => endpoints.urls.map((url) => url.href);
-  endpoints.addMembers(answered, ["a:1", "c:1", "not an address", "u:p@d:1", "d:1/e", "d:1?e", "d:1#e", ""]);
+  endpoints.addMembers(answered, ["a:1", "c:1", "not an address", "u:p@d:1", "d:1/e", "d:1?e", "d:1#e", "d:0", ""]);
   assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://c:1/tenure/"]);
   endpoints.addMembers(answered, ["d:1"]);
   assert.deepEqual(urls(), ["http://a:1/tenure/", "http://b:1/", "http://d:1/tenure/"], "node c was removed");

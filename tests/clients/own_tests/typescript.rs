@@ -457,8 +457,8 @@ pub(super) const BUGS: &[OwnTest] = &[
         bug: "an explanation for an invalid holder is sent",
         file: "dist/client.js",
         before: "const holder = options.holder === undefined ? undefined : checkHolder(options.holder);
-        return",
-        after: "const { holder } = options;\n        return",
+        const read",
+        after: "const { holder } = options;\n        const read",
         test: ("values", "reads_with_an_invalid_holder_are_refused_before_a_request"),
     },
     OwnTest {

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def acquire_within(lock: asyncio.Lock, seconds: float | None, stop: asyncio.Event | None = None) -> bool:
+async def acquire_within(
+    lock: asyncio.Lock | asyncio.Semaphore, seconds: float | None, stop: asyncio.Event | None = None
+) -> bool:
     """Acquires the lock within this time; `None`: without a limit.
 
     The wait ends early if `stop` is set; the lock can be acquired at that moment. After a cancellation the lock

@@ -99,7 +99,7 @@ def _lease(answer: dict[str, Any]) -> Lease:
     try:
         certain_time(lease)
         int(lease["token"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         raise Unknown("the answer is invalid: expected a lease") from None
     return lease
 

@@ -66,9 +66,12 @@ class Client:
             Refused: the code is `not_found` if the cluster has no record of the lease.
         """
         lease = cast("Lease", await self._read_leases(lease_path(check_name(name))))
+        holders = lease.get("holders")
+        are_valid = (holders is None or _are_leases(holders)) and _is_cursor(lease.get("holders_cursor"))
+        _check(_is_lease(lease) and are_valid, "a lease")
         while cursor := lease.get("holders_cursor"):
             query = {"prefix": name, "state": "active", "limit": str(PAGE_SIZE), "cursor": cursor}
-            page = cast("LeasePage", await self._read_leases("v1/leases", query))
+            page = await self._read_page(query)
             same = [held for held in page["leases"] if held["name"] == name]
             lease["holders"] = [*(lease.get("holders") or []), *same]
             # Leases with longer names follow those with this name.
@@ -77,16 +80,22 @@ class Client:
 
     async def history(self, name: str) -> History:
         """Reads the last transitions of a lease, oldest first."""
-        return cast("History", await self._read_leases(lease_path(check_name(name), "/history")))
+        history = await self._read_leases(lease_path(check_name(name), "/history"))
+        _check(isinstance(history.get("transitions"), list), "transitions")
+        return cast("History", history)
 
     async def queue(self, name: str) -> Queue:
         """Reads the first 1,000 waiters of a lease, and their number."""
-        return cast("Queue", await self._read_leases(lease_path(check_name(name), "/queue")))
+        queue = await self._read_leases(lease_path(check_name(name), "/queue"))
+        _check(isinstance(queue.get("waiters"), list), "waiters")
+        return cast("Queue", queue)
 
     async def explain(self, name: str, holder: str | None = None) -> Explanation:
         """Explains why a lease is held or free, and the standing of one holder with it."""
         query = {} if holder is None else {"holder": check_holder(holder)}
-        return cast("Explanation", await self._read_leases(lease_path(check_name(name), "/explain"), query))
+        explained = await self._read_leases(lease_path(check_name(name), "/explain"), query)
+        _check(_are_leases(explained.get("held")), "the holders")
+        return cast("Explanation", explained)
 
     async def list(self, prefix: str = "", *, holder: str | None = None, states: Iterable[str] = ()) -> AsyncIterator[Lease]:
         """Iterates over the leases in the order of their names, one for each holder.
@@ -100,7 +109,7 @@ class Client:
         query = {"prefix": prefix, "holder": holder or "", "state": ",".join(states), "limit": str(PAGE_SIZE)}
         query = {key: value for key, value in query.items() if value}
         while True:
-            page = cast("LeasePage", await self._read_leases("v1/leases", query))
+            page = await self._read_page(query)
             for lease in page["leases"]:
                 yield lease
             cursor = page.get("cursor")
@@ -146,6 +155,11 @@ class Client:
             query["consistency"] = self._consistency
         return await self._send("GET", path, RetryPolicy.READ, query)
 
+    async def _read_page(self, query: Mapping[str, str]) -> LeasePage:
+        page = await self._read_leases("v1/leases", query)
+        _check(_are_leases(page.get("leases")) and _is_cursor(page.get("cursor")), "a page of leases")
+        return cast("LeasePage", page)
+
     async def _send(self, method: str, path: str, policy: RetryPolicy, query: Mapping[str, str]) -> dict[str, Any]:
         return (await self._transport.send(Call(method, path, policy, query), self._budget)).answer
 
@@ -158,3 +172,21 @@ class Client:
     ) -> None:
         """Closes all connections."""
         await self.aclose()
+
+
+def _check(is_valid: bool, expected: str) -> None:
+    """Raises `Unknown` if an answer does not have the shape that the API promises."""
+    if not is_valid:
+        raise Unknown(f"the answer is invalid: expected {expected}")
+
+
+def _is_lease(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and isinstance(value.get("token"), str)
+
+
+def _are_leases(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_lease, value))
+
+
+def _is_cursor(value: Any) -> bool:
+    return value is None or isinstance(value, str)

@@ -231,7 +231,7 @@ class Core:
                 return renewed, sent
             if problem := result.get("problem"):
                 raise Refused(problem)
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             pass
         raise Unknown("the lease was granted, and the answer to its renewal is invalid")
 
@@ -563,10 +563,19 @@ class Core:
 
     async def _standing(self, hold: Hold) -> Standing:
         explained = await self.calls.explain(hold.name, hold.holder, self.budget)
-        standing = explained.get("standing")
+        standing: Any = explained.get("standing")
         if not isinstance(standing, dict) or not isinstance(standing.get("status"), str):
             raise Unknown("the answer has no standing of the holder")
-        return standing
+        try:
+            # Newer servers can send another status.
+            match standing.get("status"):
+                case "holds":
+                    int(standing["lease"]["token"])
+                case "ended":
+                    int(standing["event"]["token"])
+        except (LookupError, TypeError, ValueError):
+            raise Unknown("the answer has an invalid standing of the holder") from None
+        return cast("Standing", standing)
 
     async def release_all(self) -> list[tuple[str, TenureError]]:
         """Releases all held leases concurrently. Returns the leases whose release failed, with the errors."""

@@ -119,11 +119,12 @@ class Election:
             Unavailable: no node answered in time.
             Unknown: the answer is invalid.
         """
-        held = (await self._client.explain(self.name, self._lease.holder)).get("held")
-        if not isinstance(held, list):
-            raise Unknown("the answer has no list of the holders")
-        active = [lease for lease in held if lease["state"] == "active"]
-        return _leader(active[0]) if active else None
+        held = (await self._client.explain(self.name, self._lease.holder))["held"]
+        active = [lease for lease in held if lease.get("state") == "active"]
+        try:
+            return _leader(active[0]) if active else None
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise Unknown("the answer has an invalid lease of the leader") from None
 
     async def observe(self) -> AsyncIterator[Leader | None]:
         """Iterates over the leaders: the current one, then each change. `None`: there is no leader.

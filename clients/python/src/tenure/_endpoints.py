@@ -12,6 +12,7 @@ import httpx
 ENDPOINTS_VARIABLE = "TENURE_ENDPOINTS"
 DEFAULT_ENDPOINTS = "http://127.0.0.1:7101,http://127.0.0.1:7102,http://127.0.0.1:7103"
 MAX_ENDPOINTS = 32
+MAX_PORT = 65_535
 
 # Interval at which a client asks the cluster for its members, in seconds.
 REFRESH_INTERVAL = 30.0
@@ -100,11 +101,15 @@ def parse_url(word: str) -> str:
     text = word if "://" in word else f"http://{word}"
     try:
         url = httpx.URL(text)
+        # The resolver encodes the name of the host again, and accepts fewer names.
+        url.raw_host.decode().encode("idna")
     except (httpx.InvalidURL, ValueError) as error:
         raise ValueError(f"invalid endpoint {word!r}: {error}") from None
     if url.scheme not in ("http", "https"):
         raise ValueError(f"invalid endpoint {word!r}: expected the scheme http or https")
     if not url.host or url.query or url.fragment or url.userinfo:
         raise ValueError(f"invalid endpoint {word!r}: expected only a scheme, a host, a port and a path")
+    if url.port is not None and not 1 <= url.port <= MAX_PORT:
+        raise ValueError(f"invalid endpoint {word!r}: expected a port from 1 to {MAX_PORT}")
     path = url.path if url.path.endswith("/") else url.path + "/"
     return str(url.copy_with(path=path))

@@ -174,7 +174,7 @@ def apply_result(hold: Hold, token: int, result: RenewResult, sent: float, now: 
             hold.renewed(token, certain_time(lease), sent, now)
             return
         why = problem.get("why") if problem else None
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         # The answer does not say whether the grant is in force.
         hold.renewal_failed(token, now)
         return

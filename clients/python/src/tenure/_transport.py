@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import ssl
@@ -15,8 +16,10 @@ from typing import Any
 
 import httpx
 
+from ._aio import acquire_within
 from ._endpoints import Endpoints
-from ._errors import ShutDown
+from ._errors import ShutDown, Unavailable
+from ._pools import Pools
 from ._process import Owner
 from ._retry import (
     Attempt,
@@ -39,6 +42,9 @@ CONNECT_TIMEOUT = 1.0
 IDLE_TIMEOUT = 20.0
 # Longest wait for the members of the cluster.
 REFRESH_TIMEOUT = 1.0
+# The most requests at a time that wait neither for a lease nor for events. Each has its own connection, and a process may
+# have few open files. Further requests wait for one of these.
+MAX_PARALLEL = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 TOKEN_VARIABLE = "TENURE_ACCESS_TOKEN"  # noqa: S105 - the name of a variable
@@ -100,12 +106,14 @@ class Transport:
             headers["authorization"] = f"Bearer {token}"
         self._http = httpx.AsyncClient(
             headers=headers,
-            verify=_tls(ca, cert, key, any(url.startswith("https:") for url in self.endpoints.urls)),
+            transport=Pools(_tls(ca, cert, key, any(url.startswith("https:") for url in self.endpoints.urls)), IDLE_TIMEOUT),
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_TIMEOUT),
             follow_redirects=False,
             trust_env=False,
         )
+        self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        # When a node answered the last request.
+        self._answered_at = -math.inf
         self._refresh: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
@@ -136,8 +144,34 @@ class Transport:
         return (await self._http.get(endpoint + "readyz")).status_code != httpx.codes.SERVICE_UNAVAILABLE
 
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
-        """Sends the request until an attempt resolves it or the budget is used up."""
+        """Sends the request until an attempt resolves it or the budget is used up.
+
+        The budget begins when less than `MAX_PARALLEL` other requests run.
+        """
         self.owner.check()
+        # A renewal has a deadline, and a wait for a lease is long: neither waits for other requests.
+        if call.wait is not None or call.policy is RetryPolicy.RENEWAL:
+            return await self._send(call, budget)
+        await self._take_slot(budget.total)
+        try:
+            return await self._send(call, budget)
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self, patience: float) -> None:
+        """Waits until less than `MAX_PARALLEL` requests run, as long as the nodes answer requests of this client.
+
+        Raises:
+            Unavailable: the nodes have answered none for the time `patience`.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while (left := max(began, self._answered_at) + patience - clock()) > 0:
+            if await acquire_within(self._slots, left):
+                return
+        raise Unavailable(f"not sent: {MAX_PARALLEL} earlier requests had no answer for {patience:.3g} s")
+
+    async def _send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         if self._http.is_closed:
             raise ShutDown
         urls, first = self.endpoints.urls, self.endpoints.preferred
@@ -150,6 +184,7 @@ class Transport:
             with counted:
                 ended = await self._attempt(call, urls[index], context)
             if isinstance(ended, Done | RefusedBy):
+                self._answered_at = asyncio.get_running_loop().time()
                 self.endpoints.prefer(index)
                 self.refresh_members(urls[index])
             else:
@@ -230,7 +265,7 @@ class Transport:
         try:
             response = await self._http.get(answered + "v1/cluster", timeout=httpx.Timeout(REFRESH_TIMEOUT))
             members = [member["http"] for member in response.json()["members"]]
-        except (*EXCHANGE_ERRORS, ValueError, LookupError, TypeError):
+        except (*EXCHANGE_ERRORS, ValueError, LookupError, TypeError, RecursionError):
             # Without an answer, the endpoints stay as they are until the next time.
             return
         self.endpoints.add_members(answered, members)
@@ -240,7 +275,7 @@ def classify_response(endpoint: str, status: int, body: bytes) -> Attempt:
     """Classifies an answer by its status line and its problem document."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if 200 <= status < 300:
         if isinstance(document, dict):

@@ -321,7 +321,7 @@ def _parse(data: str | None) -> Event | None:
     """The transition. Without one, the event has only a position, or is `lagged`: then the server ends the stream."""
     try:
         event: Any = json.loads(data or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return cast("Event", event) if isinstance(event, dict) and "event" in event else None
 
@@ -330,7 +330,7 @@ def _refusal(status: int, body: bytes) -> Refused | None:
     """An error if the problem concerns the request, and not the node."""
     try:
         problem: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(problem, dict) or problem.get("code") not in _FINAL | _DENIED:
         return None

@@ -1,5 +1,6 @@
 //! Claims in flight. Each one is a task of its manager, which outlives the caller of the acquire.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,83 @@ use crate::trace;
 /// Pause between two checks of an abandoned claim that may still wait in the queue.
 pub(super) const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The claims of one lease that the cluster may grant, or may have granted, without the knowledge of this manager.
+#[derive(Default)]
+pub(super) struct OpenClaims {
+    /// The number of the last claim.
+    last: u64,
+    /// Each claim that was sent and has no result here yet. Until its time, the cluster may apply it after a read that does
+    /// not show it. `None`: an answer or a read shows otherwise.
+    in_flight: BTreeMap<u64, Option<Duration>>,
+    /// A claim has ended, and the cluster may have granted it.
+    has_unknown: bool,
+    /// Until this time, the cluster may apply such a claim after a read that does not show it.
+    unknown_until: Option<Duration>,
+}
+
+impl OpenClaims {
+    /// Adds a claim before it is sent. Returns its number.
+    pub fn send(&mut self, until: Duration) -> u64 {
+        self.last += 1;
+        self.in_flight.insert(self.last, Some(until));
+        self.last
+    }
+
+    /// An answer to this claim, or a read, shows that the cluster does not apply it later.
+    pub fn trace(&mut self, number: u64) {
+        if let Some(until) = self.in_flight.get_mut(&number) {
+            *until = None;
+        }
+    }
+
+    /// A read shows a claim: one that has ended, or the only one in flight.
+    pub fn trace_shown(&mut self) {
+        self.unknown_until = None;
+        if self.in_flight.len() == 1 && !self.has_unknown {
+            self.in_flight.values_mut().for_each(|until| *until = None);
+        }
+    }
+
+    /// Ends a claim that is certainly not granted.
+    pub fn close(&mut self, number: u64) {
+        self.in_flight.remove(&number);
+    }
+
+    /// Ends a claim that may be granted.
+    pub fn leave(&mut self, number: u64) {
+        if let Some(until) = self.in_flight.remove(&number) {
+            self.has_unknown = true;
+            self.unknown_until = self.unknown_until.max(until);
+        }
+    }
+
+    /// The task of this claim has ended. Without an answer, the claim may be granted.
+    fn end_task(&mut self, number: u64) {
+        if self.in_flight.get(&number).is_some_and(Option::is_some) {
+            self.leave(number);
+        }
+    }
+
+    /// No ended claim is in force. The manager resolves each claim in flight by itself.
+    pub fn resolve_unknown(&mut self) {
+        (self.has_unknown, self.unknown_until) = (false, None);
+    }
+
+    /// No claim is in force without the knowledge of this manager.
+    pub fn clear(&mut self) {
+        *self = OpenClaims { last: self.last, ..OpenClaims::default() };
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.has_unknown || !self.in_flight.is_empty()
+    }
+
+    /// Whether the cluster may apply a claim after a read at `now` that does not show it.
+    pub fn is_untraced(&self, now: Duration) -> bool {
+        self.in_flight.values().flatten().chain(&self.unknown_until).any(|until| now < *until)
+    }
+}
+
 /// A claim in flight. It runs in a task of the manager, so that its caller can stop polling or be dropped. Dropping the
 /// `SentClaim` aborts the task.
 #[derive(Debug)]
@@ -25,30 +103,27 @@ pub(super) struct SentClaim {
     /// The runtime of the task was shut down before the answer.
     is_cut_off: bool,
     waits: bool,
+    /// Its number in the [`OpenClaims`] of its lease.
+    pub number: u64,
     /// The outcome of an earlier claim of this holder is unknown.
     pub follows_ambiguous: bool,
 }
 
 impl SentClaim {
-    /// Sends the claim. It ends within its wait and the limit. The task does not keep the manager alive: the manager may
-    /// own the `SentClaim`.
-    pub fn send(
-        shared: &ManagerInner,
-        hold: &Arc<Hold>,
-        claim: Acquire,
-        wait: Duration,
-        limit: Duration,
-        follows_ambiguous: bool,
-    ) -> SentClaim {
-        let (coordinator, closing, claimed) = (shared.coordinator.clone(), shared.closing.clone(), hold.clone());
-        // Until an answer or a read shows otherwise, the cluster may apply the claim after a read that does not show it.
-        let earlier = hold.set_abandoned(Some(shared.now().saturating_add(shared.ambiguous_time(hold, wait))));
+    /// Sends the claim. It ends within its wait and the operation timeout. Its grant is over after `time`, also if the
+    /// cluster applies the claim late. The task does not keep the manager alive: the manager may own the `SentClaim`.
+    pub fn send(shared: &ManagerInner, hold: &Arc<Hold>, claim: Acquire, time: Duration) -> SentClaim {
+        let (coordinator, closing) = (shared.coordinator.clone(), shared.closing.clone());
+        let follows_ambiguous = hold.is_ambiguous();
+        let until = shared.now().saturating_add(time);
+        let number = hold.claims(|open| open.send(until));
+        let claimed = ClaimTask { hold: hold.clone(), number };
         let budget = RetryBudget::within(shared.options.operation_timeout);
         let waits = claim.wait_ms.is_some();
         let task = shared.claims.spawn(trace::in_current(async move {
             let mut answer = std::pin::pin!(async {
-                let answer = coordinator.acquire(claimed.name.clone(), claim, RetryBudget::within(limit)).await;
-                claimed.set_abandoned(earlier);
+                let answer = coordinator.acquire(claimed.hold.name.clone(), claim, budget).await;
+                claimed.trace();
                 answer
             });
             tokio::select! {
@@ -59,14 +134,12 @@ impl SentClaim {
             tokio::select! {
                 biased;
                 answer = &mut answer => return Some(answer),
-                () = until_known(&*coordinator, &claimed, budget), if waits => {
-                    claimed.set_abandoned(None);
-                }
+                () = until_known(&*coordinator, &claimed.hold, budget), if waits => claimed.trace(),
                 () = tokio::time::sleep(budget.total) => {}
             }
             None
         }));
-        SentClaim { task: AbortOnDropHandle::new(task), is_cut_off: false, waits, follows_ambiguous }
+        SentClaim { task: AbortOnDropHandle::new(task), is_cut_off: false, waits, number, follows_ambiguous }
     }
 
     /// Waits for the end of the task.
@@ -78,7 +151,7 @@ impl SentClaim {
     /// the claim and asks the cluster. The node withdraws a claim that waits in a queue.
     ///
     /// An abort before the cluster knows the claim proves nothing: the cluster may apply the claim later. Then the claim
-    /// stays marked as abandoned.
+    /// stays open.
     pub async fn final_answer(&mut self, shared: &ManagerInner, hold: &Hold) -> Option<Result<LeaseInfo, CallError>> {
         let mut seen = None;
         if !self.is_cut_off {
@@ -96,9 +169,30 @@ impl SentClaim {
             None => becomes_known(shared, hold).await,
         };
         if is_known {
-            hold.set_abandoned(None);
+            hold.claims(|open| {
+                open.trace(self.number);
+                open.trace_shown();
+            });
         }
         None
+    }
+}
+
+/// Records the end of the task of a claim, also if its runtime is shut down.
+struct ClaimTask {
+    hold: Arc<Hold>,
+    number: u64,
+}
+
+impl ClaimTask {
+    fn trace(&self) {
+        self.hold.claims(|open| open.trace(self.number));
+    }
+}
+
+impl Drop for ClaimTask {
+    fn drop(&mut self) {
+        self.hold.claims(|open| open.end_task(self.number));
     }
 }
 

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::claims::OpenClaims;
 use super::grant::{Grant, GrantAction, GrantSignals};
 use super::listeners::{ListenerEvent, ListenerQueue, Listeners};
 use super::metrics;
 use super::{HoldState, LeaseOptions, Loss};
+use crate::api::Problem;
 use crate::token::FencingToken;
 use crate::types::{HolderId, InvalidValue, LeaseName};
 
@@ -43,6 +45,8 @@ pub(super) struct Hold {
     pub exclusive: Arc<tokio::sync::Mutex<()>>,
     state: watch::Sender<HoldState>,
     record: Mutex<HoldRecord>,
+    /// The answer to the last renewal, if the cluster refused the request.
+    renewal_refusal: Mutex<Option<Box<Problem>>>,
     listener_queue: Arc<ListenerQueue>,
     drift_permille: u32,
 }
@@ -50,10 +54,8 @@ pub(super) struct Hold {
 struct HoldRecord {
     options: LeaseOptions,
     grant: Option<Grant>,
-    /// The cluster may have granted a claim whose answer did not arrive.
-    ambiguous: bool,
-    /// Such a claim was aborted before the cluster knew it. Until this time, the cluster may apply it or show its grant.
-    abandoned_until: Option<Duration>,
+    /// The claims whose outcome is unknown.
+    claims: OpenClaims,
     /// A grant that ended by the local clock alone, or whose release failed. The cluster may still count it as held.
     unreleased: Option<Unreleased>,
     /// A grant that was not released, because its work did not end in time. Only a new acquire releases it.
@@ -111,13 +113,13 @@ impl Hold {
             record: Mutex::new(HoldRecord {
                 options,
                 grant: None,
-                ambiguous: false,
-                abandoned_until: None,
+                claims: OpenClaims::default(),
                 unreleased: None,
                 undrained_token: None,
                 is_releasing: false,
                 listeners: Listeners::default(),
             }),
+            renewal_refusal: Mutex::default(),
             listener_queue,
             drift_permille,
         })
@@ -221,23 +223,19 @@ impl Hold {
         }
     }
 
-    pub fn set_ambiguous(&self, ambiguous: bool) {
-        let mut record = self.record();
-        record.ambiguous = ambiguous;
-        record.abandoned_until.take_if(|_| !ambiguous);
+    /// Changes the claims whose outcome is unknown.
+    pub fn claims<T>(&self, change: impl FnOnce(&mut OpenClaims) -> T) -> T {
+        change(&mut self.record().claims)
     }
 
-    /// Returns the time that was set before.
-    pub fn set_abandoned(&self, until: Option<Duration>) -> Option<Duration> {
-        std::mem::replace(&mut self.record().abandoned_until, until)
-    }
-
+    /// Whether the cluster may apply a claim after a read at `now` that does not show it.
     pub fn is_abandoned(&self, now: Duration) -> bool {
-        self.record().abandoned_until.is_some_and(|until| now < until)
+        self.record().claims.is_untraced(now)
     }
 
+    /// Whether the outcome of a claim is unknown.
     pub fn is_ambiguous(&self) -> bool {
-        self.record().ambiguous
+        self.record().claims.is_open()
     }
 
     /// The grant that ended here and that the cluster may still count as held.
@@ -313,8 +311,7 @@ impl Hold {
         now: Duration,
     ) {
         let mut record = self.record();
-        record.ambiguous = false;
-        record.abandoned_until = None;
+        record.claims.clear();
         // A ttl of the options is compared when the options are set.
         if options.ttl.is_none()
             && let Some(half) = ttl.map(|ttl| ttl / 2).filter(|half| options.grace > *half)
@@ -355,6 +352,11 @@ impl Hold {
         if grant.ending.is_none() && !grant.is_expired(now) {
             self.state.send_replace(HoldState::AtRisk { token, left: grant.left(now), failures: grant.failures });
         }
+    }
+
+    /// The answer to the last renewal, if the cluster refused the request.
+    pub fn renewal_refusal(&self) -> MutexGuard<'_, Option<Box<Problem>>> {
+        self.renewal_refusal.lock().expect("no code panics while it holds this lock")
     }
 
     /// Forgets a renewal in flight. Its answer will not arrive.
@@ -471,6 +473,17 @@ impl Hold {
                     KeeperAction::CheckAt(now)
                 }
             },
+        }
+    }
+
+    /// When the keeper checks the grant with this token during its renewal. `None`: the grant has ended, or it is infinite.
+    pub fn check_during_renewal(&self, token: FencingToken, now: Duration) -> Option<Duration> {
+        let mut record = self.record();
+        let grant = record.grant.as_mut().filter(|grant| grant.token == token && grant.is_busy())?;
+        let grace = grant.options.grace;
+        match grant.next_action(now, false, grace) {
+            GrantAction::Wait(at) | GrantAction::Ending { at, .. } => Some(at),
+            GrantAction::Idle | GrantAction::Renew | GrantAction::Expired(_) => None,
         }
     }
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::hold::{Hold, KeeperAction};
 use super::operations;
 use super::shared::{KeeperCommand, ManagerInner, RenewalSchedule};
-use super::{Loss, RetryBudget};
+use super::{CallError, Loss, RetryBudget};
 use crate::api::{MAX_BODY_BYTES, MAX_RENEW_ITEMS, RenewBatch, RenewItem, RenewResult};
 use crate::time;
 use crate::token::FencingToken;
@@ -99,7 +99,7 @@ fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &m
             KeeperAction::CheckAt(at) => schedule.insert_unless_scheduled(at, &hold),
             KeeperAction::Renew { token, ttl } => {
                 due.insert(hold.holder.clone());
-                schedule_deadline_check(&mut schedule, &hold, now, late);
+                schedule_deadline_check(&mut schedule, &hold, token, now);
                 renewals.push((hold, token, ttl));
             }
         }
@@ -110,7 +110,7 @@ fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &m
         for hold in early {
             hold.renew_now(now);
             if let KeeperAction::Renew { token, ttl } = hold.next_action(now, late) {
-                schedule_deadline_check(&mut shared.schedule(), &hold, now, late);
+                schedule_deadline_check(&mut shared.schedule(), &hold, token, now);
                 renewals.push((hold, token, ttl));
             }
         }
@@ -125,9 +125,10 @@ fn renew_due(shared: &Arc<ManagerInner>, now: Duration, late: Duration, work: &m
     next
 }
 
-/// Schedules a check at the deadline of a lease during its renewal.
-fn schedule_deadline_check(schedule: &mut RenewalSchedule, hold: &Arc<Hold>, now: Duration, late: Duration) {
-    if let KeeperAction::CheckAt(at) = hold.next_action(now, late) {
+/// Schedules a check at the deadline of a grant during its renewal. A later grant of the lease, which can begin at any time,
+/// has a check of its own.
+fn schedule_deadline_check(schedule: &mut RenewalSchedule, hold: &Arc<Hold>, token: FencingToken, now: Duration) {
+    if let Some(at) = hold.check_during_renewal(token, now) {
         schedule.insert(at, hold);
     }
 }
@@ -171,6 +172,12 @@ async fn ask_and_apply(shared: &ManagerInner, holder: HolderId, renewals: &[DueR
     let total = total.clamp(MIN_RENEWAL_TIMEOUT, shared.options.operation_timeout.max(MIN_RENEWAL_TIMEOUT));
     let answer = shared.coordinator.renew(batch, RetryBudget::within(total)).await;
     let now = shared.now();
+    for (hold, ..) in renewals {
+        *hold.renewal_refusal() = match &answer {
+            Err(CallError::Refused(problem)) => Some(problem.clone()),
+            _ => None,
+        };
+    }
     match answer {
         Ok(renewed) if renewed.results.len() == renewals.len() => {
             for ((hold, token, _), result) in renewals.iter().zip(renewed.results) {
@@ -244,7 +251,26 @@ impl Drop for UnfinishedCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::LeaseOptions;
     use crate::types::MAX_NAME_BYTES;
+
+    /// Another thread releases the lease and acquires it again while the keeper runs the progress check.
+    #[test]
+    fn renewal_of_a_grant_leaves_that_of_a_later_one_due() {
+        const TTL: Option<Duration> = Some(Duration::from_secs(60));
+        let (name, holder) = (LeaseName::new("job").expect("valid"), HolderId::new("a").expect("valid"));
+        let hold = Hold::new(name, holder, LeaseOptions::new(), 10, Arc::default());
+        let (first, later) = (FencingToken::new(1, 1), FencingToken::new(1, 2));
+        let now = Duration::from_secs(40);
+        hold.granted(LeaseOptions::new(), first, TTL, Duration::ZERO, Duration::ZERO);
+        let action = hold.next_action(now, Duration::ZERO);
+        assert!(matches!(action, KeeperAction::Renew { token, .. } if token == first), "its renewal is due");
+        assert_eq!(hold.give_up(), Some(first));
+        hold.granted(LeaseOptions::new(), later, TTL, Duration::ZERO, now);
+        schedule_deadline_check(&mut RenewalSchedule::default(), &hold, first, now);
+        let action = hold.next_action(now, Duration::ZERO);
+        assert!(matches!(action, KeeperAction::Renew { token, .. } if token == later), "no renewal of it was sent");
+    }
 
     #[test]
     fn largest_batch_fits_into_a_request() {

@@ -65,7 +65,7 @@ impl Lease {
     /// the cluster granted it.
     pub async fn acquire(&self, options: impl Into<AcquireOptions>) -> Result<FencingToken, CallError> {
         self.owner.ensure_running();
-        operations::acquire(&self.owner.shared, &self.hold, options.into()).await
+        operations::acquire(&self.owner.shared, &self.hold, None, options.into()).await
     }
 
     /// Acquires the lease exclusively for one part of the program. While the guard exists, this manager gives no other
@@ -84,9 +84,18 @@ impl Lease {
     ///
     /// The same as [`acquire`](Lease::acquire).
     pub async fn guard(&self, options: impl Into<AcquireOptions>) -> Result<LeaseGuard, CallError> {
+        self.guard_with(None, options.into()).await
+    }
+
+    /// Like [`guard`](Lease::guard). The claim has the options `own`, if there are any, although other handles may set
+    /// others during the wait.
+    pub(crate) async fn guard_with(
+        &self,
+        own: Option<super::LeaseOptions>,
+        mut options: AcquireOptions,
+    ) -> Result<LeaseGuard, CallError> {
         // The keeper ends with its runtime. The next one runs the release that returns the permit of an earlier guard.
         self.owner.ensure_running();
-        let mut options: AcquireOptions = options.into();
         let begun = self.now();
         let wait = options.wait_for(&self.hold.options())?;
         let left = || wait.saturating_sub(self.now().saturating_sub(begun));
@@ -95,7 +104,8 @@ impl Lease {
         let Some((permit, _)) = locked else {
             return Err(refused(Code::Held, "another guard of this process has the lease"));
         };
-        let token = self.acquire(options.wait(super::Wait::UpTo(left()))).await?;
+        let options = options.wait(super::Wait::UpTo(left()));
+        let token = operations::acquire(&self.owner.shared, &self.hold, own, options).await?;
         Ok(LeaseGuard::new(self.clone(), token, permit))
     }
 
@@ -268,6 +278,12 @@ impl Lease {
     /// [`is_held`](Lease::is_held) is exact at any time.
     pub fn on_lost(&self, call: impl Fn(Loss) + Send + Sync + 'static) -> Subscription {
         Subscription::new(&self.hold, ListenerCallback::OnLost(Arc::new(call)))
+    }
+
+    /// The answer to the last renewal, if the cluster refused the request.
+    #[cfg(feature = "cli")]
+    pub(crate) fn renewal_refusal(&self) -> Option<crate::api::Problem> {
+        self.hold.renewal_refusal().as_deref().cloned()
     }
 
     /// How long the work may take to end ([`LeaseOptions::drain`](super::LeaseOptions::drain)).

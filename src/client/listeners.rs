@@ -110,6 +110,8 @@ pub(super) enum ListenerEvent {
 pub(super) struct ListenerQueue {
     queue: Mutex<VecDeque<(Arc<Hold>, ListenerEvent, u64)>>,
     pushed: Notify,
+    /// Held during the calls for an event: a task of an earlier runtime can call listeners, too, while one of them blocks.
+    calling: tokio::sync::Mutex<()>,
 }
 
 impl ListenerQueue {
@@ -123,6 +125,7 @@ impl ListenerQueue {
     /// listeners. A listener that panics still receives later events.
     pub async fn dispatch(&self, stop: CancellationToken) {
         loop {
+            let calling = self.calling.lock().await;
             let next = self.queue().pop_front();
             match next {
                 Some((hold, event, last)) => {
@@ -134,10 +137,13 @@ impl ListenerQueue {
                     }
                 }
                 None if stop.is_cancelled() => return,
-                None => tokio::select! {
-                    () = self.pushed.notified() => {}
-                    () = stop.cancelled() => {}
-                },
+                None => {
+                    drop(calling);
+                    tokio::select! {
+                        () = self.pushed.notified() => {}
+                        () = stop.cancelled() => {}
+                    }
+                }
             }
         }
     }

@@ -211,6 +211,10 @@ impl LeaseManager {
         let shared = &self.owner.shared;
         let resolved = join_all(shared.all_ambiguous().into_iter().map(|hold| async move {
             let resolved = release_ambiguous(shared, &hold).await;
+            if resolved.is_ok() {
+                // Each claim had ended before.
+                hold.claims(|open| open.clear());
+            }
             resolved.err().map(|error| (hold.name.clone(), error))
         }));
         resolved.await.into_iter().flatten().collect()

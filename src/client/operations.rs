@@ -21,13 +21,15 @@ use crate::types::{HolderId, ceil_ms};
 /// After this time, another request withdraws an abandoned claim that still waits.
 const WITHDRAW_AFTER: Duration = Duration::from_millis(250);
 
-/// Acquires the lease unless it is held already. The keeper renews it from then on.
+/// Acquires the lease unless it is held already. The keeper renews it from then on. Each claim has the options `own`, or
+/// those that a handle of the lease has set last.
 pub(super) async fn acquire(
     shared: &Arc<ManagerInner>,
     hold: &Arc<Hold>,
+    own: Option<LeaseOptions>,
     mut options: AcquireOptions,
 ) -> Result<FencingToken, CallError> {
-    let wait = options.wait_for(&hold.options())?;
+    let wait = options.wait_for(own.as_ref().unwrap_or(&hold.options()))?;
     let (begun, operation_timeout) = (shared.now(), shared.options.operation_timeout);
     let left = || wait.saturating_sub(shared.now().saturating_sub(begun));
     let limit = || left() + operation_timeout;
@@ -36,7 +38,7 @@ pub(super) async fn acquire(
         return Err(refused(Code::WaitTimeout, "another acquire of this lease is in progress in this process"));
     };
     // The wait for that acquire is part of the time of the first attempt.
-    let mut limit = operation_timeout.min(rest);
+    let mut limit = Some(rest).filter(|rest| *rest < operation_timeout);
     let (mut retries, mut unknown) = (options.retries, None);
     loop {
         if shared.closing.is_cancelled() {
@@ -45,7 +47,7 @@ pub(super) async fn acquire(
         if let Some(token) = hold.token(shared.now()) {
             return Ok(token);
         }
-        let error = match claim(shared, hold, left(), limit).await {
+        let error = match claim(shared, hold, own.as_ref(), left(), limit).await {
             Ok(token) => return Ok(token),
             Err(error) => error,
         };
@@ -63,7 +65,7 @@ pub(super) async fn acquire(
             });
         }
         retries -= 1;
-        limit = operation_timeout;
+        limit = None;
         if let CallError::Unknown { .. } = error {
             unknown = Some(error);
         }
@@ -117,16 +119,20 @@ impl Drop for UnresolvedAttempt<'_> {
     }
 }
 
-/// Sends a claim. Without a wait, it takes at most `limit`.
+/// Sends a claim. Returns after `limit`, if there is one. The claim then goes on, and the keeper resolves it.
 async fn claim(
     shared: &Arc<ManagerInner>,
     hold: &Arc<Hold>,
+    own: Option<&LeaseOptions>,
     wait: Duration,
-    limit: Duration,
+    limit: Option<Duration>,
 ) -> Result<FencingToken, CallError> {
     hold.end_unheld_grant(shared.now());
     shared.keep_unreleased(hold);
-    let options = hold.options();
+    if let Some(own) = own {
+        hold.set_options(own.clone())?;
+    }
+    let options = own.cloned().unwrap_or_else(|| hold.options());
     if options.should_hold.as_ref().is_some_and(|should_hold| !should_hold()) {
         return Err(refused(Code::ShouldNotHold, "another member should hold the lease"));
     }
@@ -145,12 +151,19 @@ async fn claim(
     let claim = Acquire { wait_ms, ..claim_request(hold, &options) };
     let sent = shared.now();
     // Until the answer arrives, the cluster may have granted the claim. A shutdown resolves it.
-    let was_ambiguous = hold.is_ambiguous();
-    hold.set_ambiguous(true);
-    let claim = SentClaim::send(shared, hold, claim, wait, limit, was_ambiguous);
-    let mut pending = AmbiguousClaim { shared, hold, wait, claim: Some(claim), is_resolved: false };
+    let time = shared.ambiguous_time(&options, wait);
+    let claim = SentClaim::send(shared, hold, claim, time);
+    let number = claim.number;
+    let mut pending = AmbiguousClaim { shared, hold, time, number, claim: Some(claim), is_resolved: false };
     drop(in_flight);
-    let granted = match pending.answer().await {
+    let answer = match limit {
+        Some(limit) => tokio::time::timeout(limit, pending.answer()).await,
+        None => Ok(pending.answer().await),
+    };
+    let Ok(answer) = answer else {
+        return Err(CallError::Unknown { why: "the time ended before the answer to the claim".to_owned(), last: None });
+    };
+    let granted = match answer {
         Some(Ok(lease)) => match confirm(shared, hold, lease, sent).await {
             // The shutdown releases the grant: it is not held here yet.
             Err(_) if shared.closing.is_cancelled() => {
@@ -171,9 +184,12 @@ async fn claim(
         }
         Err(error) => {
             match &error {
-                CallError::Unknown { .. } => shared.keep_ambiguous(hold, wait),
-                // This claim is not granted. That proves nothing about an earlier one.
-                _ => hold.set_ambiguous(was_ambiguous),
+                CallError::Unknown { .. } => {
+                    hold.claims(|open| open.leave(number));
+                    shared.keep_left_held(hold, Some(time));
+                }
+                // This claim is not granted. That proves nothing about another one.
+                _ => hold.claims(|open| open.close(number)),
             }
             Err(pending.resolved(error))
         }
@@ -443,27 +459,33 @@ pub(super) async fn resolve_ambiguous(shared: &Arc<ManagerInner>, hold: &Arc<Hol
     if hold.granted_token().is_some() || !hold.is_ambiguous() {
         return;
     }
-    let follows_ambiguous = claim.as_ref().is_none_or(|claim| claim.follows_ambiguous);
     let answer = match claim {
         Some(claim) => claim.final_answer(shared, hold).await,
         None => None,
     };
     // The node withdraws a claim that still waits.
-    *claim = None;
-    // If the release fails, the lease expires by its ttl.
-    match answer {
-        Some(Err(CallError::Refused(_) | CallError::Unavailable(_))) if !follows_ambiguous => hold.set_ambiguous(false),
-        _ => _ = release_ambiguous(shared, hold).await,
+    if let Some((number, follows_ambiguous)) = claim.take().map(|claim| (claim.number, claim.follows_ambiguous)) {
+        if matches!(answer, Some(Err(CallError::Refused(_) | CallError::Unavailable(_)))) {
+            hold.claims(|open| open.close(number));
+            // A later claim has its own answer, or its caller knows that the outcome is unknown.
+            if !follows_ambiguous || !hold.is_ambiguous() {
+                return;
+            }
+        } else {
+            hold.claims(|open| open.leave(number));
+        }
     }
+    // If the release fails, the lease expires by its ttl.
+    let _ = release_ambiguous(shared, hold).await;
 }
 
-/// Resolves a claim without an answer: releases its grant, or withdraws the claim if it still waits.
+/// Resolves the claims that have ended without an answer: releases their grant, or withdraws them if they still wait.
 pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Result<bool, CallError> {
     let withdraw_at = shared.now() + WITHDRAW_AFTER;
     let released = loop {
         let standing = standing(shared, hold).await?;
         if shows_claim(&standing) {
-            hold.set_abandoned(None);
+            hold.claims(|open| open.trace_shown());
         }
         match standing {
             Standing::Holds { lease, .. } => break send_release(shared, hold, lease.token).await?,
@@ -477,7 +499,7 @@ pub(super) async fn release_ambiguous(shared: &ManagerInner, hold: &Hold) -> Res
             Standing::Other => return Err(unknown_standing()),
         }
     };
-    hold.set_ambiguous(false);
+    hold.claims(|open| open.resolve_unknown());
     Ok(released)
 }
 
@@ -516,8 +538,9 @@ pub(super) async fn standing_at(
 struct AmbiguousClaim<'a> {
     shared: &'a ManagerInner,
     hold: &'a Arc<Hold>,
-    /// How long the claim waits in the queue.
-    wait: Duration,
+    /// How long the cluster may count the lease as waiting or held.
+    time: Duration,
+    number: u64,
     /// `None` after the answer.
     claim: Option<SentClaim>,
     is_resolved: bool,
@@ -542,9 +565,12 @@ impl AmbiguousClaim<'_> {
 impl Drop for AmbiguousClaim<'_> {
     fn drop(&mut self) {
         if !self.is_resolved {
-            self.shared.keep_ambiguous(self.hold, self.wait);
-            self.shared
-                .send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim: self.claim.take() });
+            let claim = self.claim.take();
+            if claim.is_none() {
+                self.hold.claims(|open| open.leave(self.number));
+            }
+            self.shared.keep_left_held(self.hold, Some(self.time));
+            self.shared.send_command(KeeperCommand::ResolveAmbiguous { hold: self.hold.clone(), claim });
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::claims::SentClaim;
 use super::hold::{Hold, Unreleased};
 use super::listeners::ListenerQueue;
-use super::{Coordinator, ManagerOptions};
+use super::{Coordinator, LeaseOptions, ManagerOptions};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName, MAX_TTL_MS};
 
@@ -161,16 +161,10 @@ impl ManagerInner {
         }
     }
 
-    /// Keeps a lease whose claim has an unknown outcome, although its handle may be dropped. The cluster grants the claim
-    /// before the end of `wait`, if it does.
-    pub fn keep_ambiguous(&self, hold: &Arc<Hold>, wait: Duration) {
-        hold.set_ambiguous(true);
-        self.keep_left_held(hold, Some(self.ambiguous_time(hold, wait)));
-    }
-
-    /// How long the cluster may count a lease as waiting or held, if the outcome of its claim is unknown.
-    pub fn ambiguous_time(&self, hold: &Hold, wait: Duration) -> Duration {
-        let ttl = match hold.options().ttl_ms() {
+    /// How long the cluster may count a lease as waiting or held, if the outcome of a claim with these options is unknown.
+    /// The cluster grants the claim before the end of `wait`, if it does.
+    pub fn ambiguous_time(&self, options: &LeaseOptions, wait: Duration) -> Duration {
+        let ttl = match options.ttl_ms() {
             Some(ttl) => ttl.as_millis(),
             None => Some(MAX_TTL_MS),
         };
@@ -310,8 +304,21 @@ impl Drop for UnreleasedGrant<'_> {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
-    use crate::client::LeaseOptions;
+    use crate::client::{Lease, LeaseManager};
     use crate::testing::FakeCluster;
+
+    const TTL: Duration = Duration::from_secs(1);
+
+    fn lease(manager: &LeaseManager, name: &str) -> Lease {
+        manager.lease_with(name, LeaseOptions::new().ttl(TTL)).expect("a name")
+    }
+
+    /// Keeps a lease whose claim has an unknown outcome.
+    fn keep_unknown(shared: &ManagerInner, hold: &Arc<Hold>) {
+        let time = shared.ambiguous_time(&hold.options(), Duration::ZERO);
+        hold.claims(|open| open.send(shared.now() + time));
+        shared.keep_left_held(hold, Some(time));
+    }
 
     /// A program that takes a permit for each job has another holder for each.
     #[test]
@@ -329,15 +336,13 @@ mod tests {
     /// A program that takes a lease for each job can leave all of them held in a long outage.
     #[test]
     fn leases_left_held_without_a_handle_are_bounded() {
-        const TTL: Duration = Duration::from_secs(1);
         let cluster = FakeCluster::new();
         let manager = cluster.manager();
         let shared = &manager.owner.shared;
-        let lease = |name: String| manager.lease_with(name, LeaseOptions::new().ttl(TTL)).expect("a name");
-        let kept = lease("kept".to_owned());
-        shared.keep_ambiguous(&kept.hold, Duration::ZERO);
+        let kept = lease(&manager, "kept");
+        keep_unknown(shared, &kept.hold);
         for number in 0..2 * MAX_LEFT_HELD {
-            shared.keep_ambiguous(&lease(format!("job-{number}")).hold, Duration::ZERO);
+            keep_unknown(shared, &lease(&manager, &format!("job-{number}")).hold);
             cluster.clock().advance(TTL * 10);
         }
         let left: Vec<String> = shared.all_left_held().iter().map(|hold| hold.name.to_string()).collect();
@@ -345,5 +350,16 @@ mod tests {
         for name in ["kept".to_owned(), format!("job-{}", 2 * MAX_LEFT_HELD - 1)] {
             assert!(left.contains(&name), "{name} is forgotten");
         }
+    }
+
+    /// All of them may be held at the same time.
+    #[test]
+    fn leases_left_held_are_kept_until_their_time_is_over() {
+        let manager = FakeCluster::new().manager();
+        let shared = &manager.owner.shared;
+        for number in 0..=MAX_LEFT_HELD {
+            keep_unknown(shared, &lease(&manager, &format!("job-{number}")).hold);
+        }
+        assert_eq!(shared.all_left_held().len(), MAX_LEFT_HELD + 1);
     }
 }

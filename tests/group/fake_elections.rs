@@ -3,12 +3,13 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tenure::client::CallError;
+use tenure::client::{CallError, LeaseOptions};
 use tenure::election::{Candidacy, ElectionOptions, EstablishError, ResignError};
 use tenure::group::{Group, GroupError, MemberOptions};
 use tenure::testing::FakeCluster;
+use tenure::types::Metadata;
 
-use crate::cluster::SOON;
+use crate::cluster::{LONG_TTL, SOON};
 use crate::faking::candidate;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -85,4 +86,27 @@ async fn change_of_metadata_without_an_answer_is_not_published() {
     assert!(!member.snapshot().me.expect("there is a member").is_ready);
     assert_eq!(member.set_ready(true).await, Ok(()));
     assert!(member.snapshot().me.expect("there is a member").is_ready);
+}
+
+/// Another part of the program sets options for the lease while the candidate waits for the end of a leadership in this
+/// process.
+#[tokio::test(start_paused = true)]
+async fn queued_candidate_keeps_its_options() {
+    let manager = FakeCluster::new().manager();
+    let leading = candidate(&manager, ElectionOptions::new()).campaign().await.expect("elected");
+    let metadata = Metadata::new([("address".to_owned(), "b:1".to_owned())].into()).expect("within its limits");
+    let election = candidate(&manager, ElectionOptions::new().metadata(metadata));
+    let campaign = tokio::spawn({
+        let election = election.clone();
+        async move { election.campaign().await }
+    });
+    tokio::time::sleep(SECOND).await;
+    manager.lease_with("leader", LeaseOptions::new().ttl(LONG_TTL)).expect("valid options");
+    assert!(!campaign.is_finished(), "it waits");
+    assert_eq!(leading.resign().await, Ok(true));
+    drop(leading);
+    let elected = tokio::time::timeout(SOON, campaign).await.expect("the lease is free").expect("no panic");
+    let _leadership = elected.expect("elected");
+    let leader = election.current().await.expect("an answer").leader.expect("there is a leader");
+    assert_eq!(leader.metadata.get("address").map(String::as_str), Some("b:1"));
 }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use tenure::api::{Acquire, Code};
-use tenure::client::{AcquireOptions, CallError, HoldState, ManagerOptions, Wait};
+use tenure::client::{AcquireOptions, CallError, HoldState, Lease, LeaseOptions, ManagerOptions, Wait};
 use tenure::testing::{FakeCluster, Line, Switch};
+use tenure::token::FencingToken;
 use tenure::types::HolderId;
 use tokio::time::Instant;
 
+use crate::link::{ClaimFate, Link};
 use crate::steady::safety;
 use crate::world::{LONG, OPERATION, TTL, World, over_both_transports, short, until, wait_in_queue};
 
@@ -94,6 +96,9 @@ async fn handles_of_one_name_share_one_lease(world: &World) {
 async fn acquire_without_an_answer_is_unknown_and_not_held(world: &World) {
     let (one, other) = (world.holder(), world.holder());
     let lease = one.manager.lease("job").expect("a valid name");
+    // The first answer tells the node of `one` the feature level of the leader. Without it, no request would be sent.
+    let earlier = one.manager.lease("earlier").expect("a valid name");
+    earlier.acquire(Wait::No).await.expect("free");
     one.switch.set(Line::Deaf);
     let unknown = lease.acquire(Wait::No).await.expect_err("no answer arrives");
     assert!(matches!(unknown, CallError::Unknown { .. }), "{unknown:?}");
@@ -196,6 +201,51 @@ async fn acquire_behind_an_acquire_is_retried() {
     let token = first.await.expect("no panic").expect("the lease is free");
     let ended = tokio::time::timeout(LONG, second).await.expect("the lease is held").expect("no panic");
     assert_eq!(ended, Ok(token));
+}
+
+/// A time after the end of the test.
+const AFTER_THE_TEST: Duration = Duration::from_secs(3_600);
+
+/// Acquires a lease behind an acquire without an answer, which leaves 10 ms of the operation timeout. The claims of the
+/// second acquire have these fates.
+async fn acquire_late(
+    link: &Link,
+    fates: &[ClaimFate],
+    options: AcquireOptions,
+) -> (Lease, Result<FencingToken, CallError>) {
+    let manager = link.cluster.manager_through(link.clone(), ManagerOptions::new().operation_timeout(OPERATION));
+    let lease = manager.lease_with("job", LeaseOptions::new().infinite()).expect("a valid name");
+    let unanswered = ClaimFate::Late(AFTER_THE_TEST);
+    *link.failing_claims.lock().expect("plain") = std::iter::once(unanswered).chain(fates.iter().copied()).collect();
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        lease.acquire(options).await
+    };
+    let (first, second) = tokio::join!(lease.acquire(Wait::No), late);
+    assert!(matches!(first, Err(CallError::Unknown { .. })), "{first:?}");
+    (lease, second)
+}
+
+/// The cluster gets the claim after the end of its acquire.
+#[tokio::test(start_paused = true)]
+async fn claim_with_little_time_left_is_released_or_named() {
+    let link = Link::new();
+    let (lease, unknown) = acquire_late(&link, &[ClaimFate::Late(OPERATION / 4)], AcquireOptions::new()).await;
+    assert!(matches!(unknown, Err(CallError::Unknown { .. })), "{unknown:?}");
+    let released = lease.release().await;
+    assert!(matches!(released, Err(CallError::Unknown { .. })), "{released:?}");
+    tokio::time::sleep(OPERATION).await;
+    let next = link.cluster.manager().try_acquire("job").await.expect("an answer");
+    assert!(next.is_some(), "the lease went to a claim that the manager has forgotten");
+}
+
+/// The first claim of the acquire has 10 ms, and the answer to the second one takes longer.
+#[tokio::test(start_paused = true)]
+async fn retry_has_the_whole_operation_timeout() {
+    let fates = [ClaimFate::Late(AFTER_THE_TEST), ClaimFate::Late(OPERATION / 2)];
+    let retried = AcquireOptions::new().retries(1, Duration::from_millis(1));
+    let (lease, acquired) = acquire_late(&Link::new(), &fates, retried).await;
+    assert!(acquired.is_ok() && lease.is_held(), "{acquired:?}");
 }
 
 async fn wait_up_to_ends_after_its_duration(world: &World) {

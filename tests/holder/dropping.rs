@@ -254,6 +254,35 @@ async fn later_claim_says_nothing_about_an_earlier_one() {
     }
 }
 
+/// The cluster refuses the claim of a dropped acquire. It grants that of a later acquire, which was dropped, too, or whose
+/// answer is lost.
+#[tokio::test(start_paused = true)]
+async fn earlier_claim_says_nothing_about_a_later_one() {
+    const BRIEF: Duration = Duration::from_millis(5);
+    for is_dropped in [false, true] {
+        let link = Link::new();
+        let lease = link.manager().lease_with("job", LeaseOptions::new().infinite()).expect("a name");
+        link.withheld.send_replace(Withheld { claim_requests: true, ..Withheld::default() });
+        let later = (!is_dropped).then_some(ClaimFate::AnswerLost);
+        *link.failing_claims.lock().expect("plain") = std::iter::once(ClaimFate::Forbidden).chain(later).collect();
+        let earlier = tokio::time::timeout(BRIEF, lease.acquire(Wait::No)).await;
+        earlier.expect_err("the claim has no answer");
+        let later = tokio::time::timeout(BRIEF, lease.acquire(Wait::No)).await;
+        let is_expected = match is_dropped {
+            true => later.is_err(),
+            false => matches!(later, Ok(Err(CallError::Unknown { .. }))),
+        };
+        assert!(is_expected, "{later:?}");
+        link.withheld.send_replace(Withheld::default());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if !is_dropped {
+            assert_eq!(lease.release().await, Ok(true));
+        }
+        let next = link.cluster.manager().try_acquire("job").await.expect("an answer");
+        assert!(next.is_some(), "the later claim is forgotten, dropped: {is_dropped}");
+    }
+}
+
 /// The second attempt is certainly not done: no node serves it, the cluster refuses it, or the node is shut down.
 #[tokio::test(start_paused = true)]
 async fn last_attempt_does_not_hide_an_unknown_one() {

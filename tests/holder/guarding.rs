@@ -10,6 +10,7 @@ use tenure::testing::{FakeCluster, ManualClock};
 use tokio::time::Instant;
 
 use crate::acquiring::code;
+use crate::link::Link;
 use crate::steady::safety;
 use crate::world::{LONG, OPERATION, TTL, World, is_waiting, over_both_transports, short, until};
 
@@ -204,6 +205,25 @@ async fn guard_is_retried_behind_another_guard() {
     assert_eq!(first.release().await, Ok(true));
     let ended = tokio::time::timeout(LONG, next).await.expect("the lease is free").expect("no panic");
     assert_eq!(ended, Ok(()));
+}
+
+/// The wait for the first guard takes the only retry. Then the cluster refuses the claim.
+#[tokio::test(start_paused = true)]
+async fn guard_has_its_retries_once() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let link = Link::new();
+    let lease = link.lease();
+    let first = lease.guard(Wait::No).await.expect("the lease is free");
+    let next = tokio::spawn({
+        let lease = lease.clone();
+        async move { lease.guard(AcquireOptions::new().retries(1, SECOND)).await.map(drop) }
+    });
+    tokio::time::sleep(SECOND / 2).await;
+    assert_eq!(first.release().await, Ok(true));
+    link.cluster.refuse("job", Code::Forbidden);
+    let ended = tokio::time::timeout(LONG, next).await.expect("the claim is refused").expect("no panic");
+    assert_eq!(code(&ended.expect_err("the cluster refuses it")), Some(Code::Forbidden));
+    assert_eq!(link.claims.load(Ordering::SeqCst), 2, "one claim of each guard");
 }
 
 #[tokio::test(start_paused = true)]

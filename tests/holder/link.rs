@@ -81,8 +81,10 @@ pub enum ClaimFate {
     AnswerLost,
     /// No node is reached.
     NotSent,
-    /// The cluster refuses it for another reason than the wait.
+    /// The cluster refuses it for another reason than the wait, once the test withholds no claims.
     Forbidden,
+    /// The cluster carries it out after this time, also without its sender, who waits until the time limit.
+    Late(Duration),
     /// The node in this process is shut down.
     ShutDown,
 }
@@ -165,7 +167,19 @@ impl Coordinator for Link {
                 Some(ClaimFate::ShutDown) => return Err(CallError::ShutDown),
                 Some(ClaimFate::NotSent) => return Err(CallError::Unavailable("no node is reached".to_owned())),
                 Some(ClaimFate::Forbidden) => {
+                    self.wait_for_answer(|withheld| withheld.claim_requests).await;
                     return Err(CallError::Refused(Box::new(Problem::new(Code::Forbidden, "the rights have changed"))));
+                }
+                Some(ClaimFate::Late(after)) => {
+                    let cluster = self.cluster.clone();
+                    let carried_out = tokio::spawn(async move {
+                        tokio::time::sleep(after).await;
+                        cluster.acquire(name, claim, budget).await
+                    });
+                    return match tokio::time::timeout(budget.total, carried_out).await {
+                        Ok(answer) => answer.expect("the task did not panic"),
+                        Err(_) => Err(CallError::Unknown { why: "the time limit has passed".to_owned(), last: None }),
+                    };
                 }
                 Some(ClaimFate::AnswerLost) => {
                     self.cluster.acquire(name, claim, budget).await.expect("the lease is free");

@@ -205,6 +205,51 @@ fn lease_is_renewed_in_the_next_runtime_while_a_listener_blocks() {
     in_time.expect("a task of the second runtime renews the lease");
 }
 
+/// A listener blocks its thread beyond the end of the first runtime, and the lease is lost in the second one.
+#[test]
+fn listeners_of_two_runtimes_are_called_one_after_another() {
+    let first = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let cluster = FakeCluster::new();
+    let lease = cluster.manager().lease_with("job", LeaseOptions::new().ttl(TTL)).expect("a name");
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let called = |what: &'static str| {
+        let calls = calls.clone();
+        move || calls.lock().expect("no panic").push(what)
+    };
+    let (begins, ends, lost) = (called("the first begins"), called("the first ends"), called("lost"));
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let blocks = move |_| {
+        begins();
+        let _ = blocked.lock().expect("no panic").recv();
+        ends();
+    };
+    lease.after_acquire(blocks).detach();
+    lease.on_lost(move |_| lost()).detach();
+    first.block_on(async {
+        lease.acquire(Wait::No).await.expect("it is free");
+        until("the listener runs", || calls.lock().expect("no panic").len() == 1).await;
+    });
+    first.shutdown_background();
+    let second = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let told = async {
+        let tasks = tokio::runtime::Handle::current().metrics();
+        while tasks.num_alive_tasks() < 2 {
+            lease.acquire(Wait::No).await.expect("it is held");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        cluster.lose("job", Loss::Revoked);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        drop(unblock);
+        until("the loss is told", || calls.lock().expect("no panic").contains(&"lost")).await;
+    };
+    let in_time = second.block_on(async { tokio::time::timeout(LONG, told).await });
+    in_time.expect("the tasks of the second runtime run");
+    assert_eq!(*calls.lock().expect("no panic"), ["the first begins", "the first ends", "lost"]);
+}
+
 /// The keeper ended with the runtime of the first acquire. The work has been polled, and waits for nothing that comes.
 #[test]
 fn idle_work_ends_after_the_deadline_without_a_keeper() {

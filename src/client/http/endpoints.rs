@@ -326,6 +326,32 @@ mod tests {
         assert_eq!(endpoints.preferred(), 0);
     }
 
+    /// A caller drops its request at the node `index` of three after this time.
+    async fn drop_request(endpoints: &Endpoints, index: usize, after: Duration) {
+        let _attempt = endpoints.begin_attempt(index, 3);
+        tokio::time::sleep(after).await;
+    }
+
+    /// Callers with a short limit drop some requests, and the node answers others.
+    #[tokio::test(start_paused = true)]
+    async fn node_that_answers_stays_preferred() {
+        let endpoints = Endpoints::default();
+        for request in 0..3 {
+            drop_request(&endpoints, 0, LONGEST_SILENCE * 2 / 5).await;
+            assert_eq!(endpoints.preferred(), 0, "request {request}");
+            endpoints.prefer(0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_of_one_node_does_not_count_for_the_next() {
+        let endpoints = Endpoints::default();
+        drop_request(&endpoints, 0, LONGEST_SILENCE).await;
+        assert_eq!(endpoints.preferred(), 1, "the first node hangs");
+        drop_request(&endpoints, 1, LONGEST_SILENCE * 2 / 5).await;
+        assert_eq!(endpoints.preferred(), 1, "the second node has time left");
+    }
+
     #[test]
     fn members_follow_the_given_endpoints() {
         let endpoints: Endpoints = "http://a:1/tenure,b:1".parse().expect("valid");

@@ -33,7 +33,7 @@ pub struct Election {
 pub(super) struct Candidate {
     pub manager: LeaseManager,
     pub lease: Lease,
-    /// The manager shares the options of a lease among its handles. So each claim sets those of its candidate.
+    /// The manager shares the options of a lease among its handles. So each claim has those of its candidate.
     lease_options: LeaseOptions,
     pub options: ElectionOptions,
     budget: Mutex<ElectionBudget>,
@@ -123,8 +123,8 @@ impl Election {
                 () = candidate.wait_for_budget() => {}
             }
             candidate.candidacy.send_replace(Candidacy::Waiting);
-            candidate.manager.lease_with(self.name(), candidate.lease_options.clone())?;
-            match candidate.lease.guard(Wait::UpTo(QUEUE_WAIT)).await {
+            let own = Some(candidate.lease_options.clone());
+            match candidate.lease.guard_with(own, Wait::UpTo(QUEUE_WAIT).into()).await {
                 Ok(guard) => return Ok(self.elected(guard)),
                 Err(error) if !candidate.is_retryable(&error) => return Err(error),
                 Err(CallError::Refused(problem)) if problem.code == Code::WaitTimeout => {}

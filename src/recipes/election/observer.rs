@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::campaign::Candidate;
 use super::view::{self, LeaderView};
-use crate::client::{Coordinator, RefreshTrigger, RetryBudget};
+use crate::client::{CallError, Coordinator, RefreshTrigger, RetryBudget};
 use crate::token::FencingToken;
 use crate::types::{HolderId, LeaseName};
 
@@ -51,13 +51,22 @@ impl Observer {
     /// Returns the leader: at first the current one, then each change. The token rises from one leader to the next.
     ///
     /// The observer reads when the lease changes its holder, and at least every
-    /// [`refresh`](super::ElectionOptions::refresh). While the cluster is unavailable, the call waits and
-    /// [`as_of`](Observer::as_of) does not advance.
+    /// [`refresh`](super::ElectionOptions::refresh). While the cluster is unavailable or refuses the reads, the call waits
+    /// and [`as_of`](Observer::as_of) does not advance.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses no change.
     pub async fn next(&mut self) -> LeaderView {
+        loop {
+            if let Ok(view) = self.next_or_refusal().await {
+                return view;
+            }
+        }
+    }
+
+    /// Like [`next`](Observer::next), but a refusal by the cluster ends the call. The next call reads again.
+    pub(crate) async fn next_or_refusal(&mut self) -> Result<LeaderView, CallError> {
         loop {
             self.trigger.changed(|event| event.name == self.name.as_str()).await;
             let begun = Instant::now();
@@ -68,12 +77,15 @@ impl Observer {
                     if self.is_new(&view) {
                         self.last = Some(view.clone());
                         self.highest = self.highest.max(view.leader.as_ref().map(|leader| leader.token));
-                        return view;
+                        return Ok(view);
                     }
                 }
                 Err(error) => {
                     tracing::debug!(election = %self.name, %error, "the read of the leader failed");
                     self.trigger.failed(RETRY_DELAY);
+                    if matches!(error, CallError::Refused(_)) {
+                        return Err(error);
+                    }
                 }
             }
         }

@@ -155,8 +155,7 @@ impl Membership {
         // A dead member may have a longer ttl than this one.
         let present_ttl = own.iter().filter_map(|member| member.ttl).max().unwrap_or_default();
         let wait = lease_options.ttl_wait().max(present_ttl);
-        self.lease = self.group.manager.lease_with(self.lease.name().as_str(), lease_options)?;
-        match self.lease.guard(Wait::UpTo(wait)).await {
+        match self.lease.guard_with(Some(lease_options), Wait::UpTo(wait).into()).await {
             Ok(guard) => self.guard = Some(guard),
             Err(CallError::Refused(problem)) if matches!(problem.code, Code::WaitTimeout | Code::Held) => {
                 return Err(GroupError::IdTaken { id: self.options.id.clone(), holder: problem.holder });

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::roster::Roster;
-use crate::client::{Lease, LeaseGuard, LeaseManager, LeaseOptions, Wait};
+use crate::client::{Lease, LeaseGuard, LeaseOptions, Wait};
 use crate::token::FencingToken;
 use crate::types::LeaseName;
 
@@ -35,9 +35,8 @@ pub struct Shard {
 /// The task of one shard.
 pub(super) struct ShardTask<W> {
     pub roster: Arc<Roster>,
-    pub manager: LeaseManager,
     pub lease: Lease,
-    /// The manager shares the options of a lease among its handles. So each claim sets those of its task.
+    /// The manager shares the options of a lease among its handles. So each claim has those of its task.
     pub options: Arc<LeaseOptions>,
     pub held: Arc<Mutex<BTreeSet<LeaseName>>>,
     pub work: Arc<W>,
@@ -74,10 +73,9 @@ where
     async fn acquire(&self, name: &str) -> Option<LeaseGuard> {
         self.roster.wait_for_ownership(name, true).await;
         let options = self.roster.assign(name, LeaseOptions::clone(&self.options));
-        self.manager.lease_with(name, options).expect("`Group::keep_assigned` has checked the options");
         let acquired = tokio::select! {
             biased;
-            acquired = self.lease.guard(Wait::UpTo(QUEUE_WAIT)) => acquired,
+            acquired = self.lease.guard_with(Some(options), Wait::UpTo(QUEUE_WAIT).into()) => acquired,
             () = self.roster.wait_for_ownership(name, false) => return None,
         };
         acquired

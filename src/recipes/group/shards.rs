@@ -67,7 +67,6 @@ impl Group {
         for lease in leases? {
             let task = ShardTask {
                 roster: self.roster.clone(),
-                manager: self.manager.clone(),
                 lease,
                 options: options.clone(),
                 held: held.clone(),

@@ -203,7 +203,7 @@ impl fmt::Display for TokenId {
     }
 }
 
-/// The audit log shows the same text for a token when it is created and when it is revoked.
+/// Logs show the same text for a token when it is created and when it is revoked.
 impl fmt::Debug for TokenId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TokenId({self})")

@@ -25,6 +25,8 @@ use crate::types::Consistency;
 
 /// How long a save waits after a signal for a disk.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a save that its disk has blocked can complete after the removal of its temporary file.
+const COMPLETION_LIMIT: Duration = Duration::from_millis(50);
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -125,7 +127,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
                 async move || save(&file, force, consistency, &client, &temporary).await
             };
             match until_signal(saving, signals.next(), &temporary).await? {
-                Ok(saved) => show(&saved?, format),
+                Ok(saved) => show(&saved, format),
                 Err(signal) => {
                     Err(Failure::Stopped(signals::exit_code(signal), format!("{signal}: {shown} is not saved")))
                 }
@@ -147,7 +149,7 @@ pub async fn run(command: Command) -> Result<(), Failure> {
 /// Runs work that can block on a disk until a signal comes, and returns the signal then. `temporary` is the file to
 /// remove. After a signal, neither the work nor a disk that hangs delays the end by more than [`SIGNAL_LIMIT`] each.
 async fn until_signal<T: Send + 'static>(
-    work: impl AsyncFnOnce() -> T + Send + 'static,
+    work: impl AsyncFnOnce() -> Result<T, Failure> + Send + 'static,
     signal: impl Future<Output = &'static str>,
     temporary: &Arc<OnceLock<PathBuf>>,
 ) -> Result<Result<T, &'static str>, Failure> {
@@ -157,22 +159,25 @@ async fn until_signal<T: Send + 'static>(
     let mut working = spawn_blocking(move || runtime.block_on(stopped.run_until_cancelled(work())));
     let failed = |error: JoinError| Failure::Other(error.into());
     let signal = tokio::select! {
-        done = &mut working => return Ok(done.map_err(failed)?.ok_or("cancelled")),
+        done = &mut working => return Ok(done.map_err(failed)?.transpose()?.ok_or("cancelled")),
         signal = signal => signal,
     };
     stop.cancel();
     let done = match timeout(SIGNAL_LIMIT, &mut working).await {
         // The work was complete before it saw the signal.
-        Ok(done) => Some(done),
+        Ok(done) => done.map_err(failed)?.transpose()?,
         Err(_) => {
             let temporary = temporary.clone();
             let removing = spawn_blocking(move || temporary.get().map(std::fs::remove_file));
             let _ = timeout(SIGNAL_LIMIT, removing).await;
-            // It can complete just before the removal.
-            timeout(Duration::ZERO, &mut working).await.ok()
+            // It can complete just before the removal. A failure can be that of the removal.
+            match timeout(COMPLETION_LIMIT, &mut working).await {
+                Ok(Ok(Some(Ok(done)))) => Some(done),
+                _ => None,
+            }
         }
     };
-    done.map_or(Ok(Err(signal)), |done| Ok(done.map_err(failed)?.ok_or(signal)))
+    Ok(done.ok_or(signal))
 }
 
 async fn save(
@@ -290,6 +295,7 @@ mod tests {
         let saving = async move || {
             begin.send(()).expect("the test waits for it");
             let _ = hangs.recv();
+            Ok(())
         };
         let signal = async { begun.await.map_or("no signal", |()| "SIGTERM") };
         let ended = until_signal(saving, signal, &temporary);
@@ -305,11 +311,51 @@ mod tests {
         let saving = async move || {
             begin.send(()).expect("the test waits for it");
             std::thread::sleep(Duration::from_millis(50));
-            7
+            Ok(7)
         };
         let signal = async { begun.await.map_or("no signal", |()| "SIGINT") };
         let ended = until_signal(saving, signal, &Arc::default()).await;
         assert_eq!(ended.expect("no panic"), Ok(7));
+    }
+
+    /// Interrupts a save that its disk blocks until the removal of its temporary file.
+    async fn interrupted(saved: Result<u32, Failure>) -> Result<Result<u32, &'static str>, Failure> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.partial");
+        std::fs::write(&file, "part").expect("writable");
+        let temporary = Arc::new(OnceLock::from(file.clone()));
+        let ((begin, begun), (hear, heard)) = (oneshot::channel(), oneshot::channel());
+        let saving = async move || {
+            begin.send(()).expect("the test waits for it");
+            let began = std::time::Instant::now();
+            while file.exists() {
+                assert!(began.elapsed() < Duration::from_secs(30), "the file is not removed");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            saved
+        };
+        let signal = async {
+            begun.await.expect("it begins");
+            hear.send(()).expect("the test waits for it");
+            "SIGINT"
+        };
+        // The paused clock does not advance by itself while a thread works.
+        let pass_limit = async {
+            heard.await.expect("a signal comes");
+            tokio::time::advance(2 * SIGNAL_LIMIT).await;
+        };
+        tokio::join!(until_signal(saving, signal, &temporary), pass_limit).0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn save_that_completes_beside_its_removal_counts_as_saved() {
+        assert_eq!(interrupted(Ok(7)).await.expect("no panic"), Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn save_that_fails_by_its_removal_ends_with_the_signal() {
+        let failed = Err(Failure::Other(anyhow!("no such file")));
+        assert_eq!(interrupted(failed).await.expect("the signal ends it"), Err("SIGINT"));
     }
 
     #[test]

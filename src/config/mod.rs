@@ -15,6 +15,7 @@ mod source;
 mod tls;
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -85,7 +86,14 @@ impl Config {
         if bytes > MAX_CONFIG_BYTES {
             return Err(ConfigError::TooLarge { path: path.to_owned(), bytes });
         }
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        // A device has no size.
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        let bytes = text.len() as u64;
+        if bytes > MAX_CONFIG_BYTES {
+            return Err(ConfigError::TooLarge { path: path.to_owned(), bytes });
+        }
         let folder = path.parent().unwrap_or(Path::new(""));
         Config::parse(&text, folder).map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
     }

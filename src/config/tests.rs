@@ -1,3 +1,6 @@
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
 use super::*;
 use crate::tls::{ClientCertificates, TlsMode, TlsVersion};
 
@@ -428,6 +431,19 @@ fn file_is_read_up_to_1_mib() {
     std::fs::write(&path, &text).expect("write the file");
     let refused = Config::load(&path).expect_err("the file is above the limit");
     assert!(matches!(refused, ConfigError::TooLarge { bytes: 1_048_577, .. }), "{refused}");
+}
+
+/// A pipe has no size, as an endless device.
+#[test]
+fn file_without_a_size_is_read_up_to_1_mib() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let path = PathBuf::from(format!("/dev/fd/{}", reader.as_raw_fd()));
+    let text = one_node("cluster = \"a\"") + &"#".repeat(2 << 20);
+    let writes = std::thread::spawn(move || writer.write_all(text.as_bytes()));
+    let refused = Config::load(&path).expect_err("the file is above the limit");
+    assert!(matches!(refused, ConfigError::TooLarge { .. }), "{refused}");
+    drop(reader);
+    assert!(writes.join().expect("no panic").is_err(), "the rest is not read");
 }
 
 #[test]

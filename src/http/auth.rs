@@ -11,6 +11,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use metrics::{Counter, counter};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::app::App;
 use super::response::ProblemResponse;
@@ -30,6 +31,10 @@ const MAX_UNKNOWN_LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Addresses of refused unknown callers that the node remembers. Above it, all other addresses share one count.
 const MAX_ADDRESSES: usize = 4_096;
+/// Requests with an unknown token above [`MAX_FAILURES`] for which the node asks the leader at a time.
+const MAX_QUESTIONS: usize = 4;
+/// The pause after a question with a negative answer, so that a flood does not reach the leader.
+const QUESTION_PAUSE: Duration = Duration::from_millis(20);
 /// The refusal of a client that neither a certificate nor access control identifies.
 const NO_IDENTITY: &str = "other machines reach this node, so each client needs a client certificate, or an access token \
                            while access control is on";
@@ -85,7 +90,7 @@ impl FromRequestParts<App> for Credentials {
         match token {
             Some(hash) => {
                 let credentials = credentials(Caller::Token(hash));
-                credentials.check_attempts(app)?;
+                credentials.check_attempts(app).await?;
                 if needs_token {
                     credentials.identify(app)?;
                 }
@@ -122,15 +127,21 @@ fn is_change_by_another_site(parts: &Parts) -> bool {
 }
 
 impl Credentials {
-    /// Refuses a token that this node does not know after too many failed attempts from the same address. A valid token
-    /// always passes.
-    fn check_attempts(&self, app: &App) -> Result<(), ProblemResponse> {
+    /// Refuses a token that this node does not know after too many failed attempts from the same address. A known token
+    /// always passes. This node may not know a new one yet, so it asks the leader, unless it asks too much already.
+    async fn check_attempts(&self, app: &App) -> Result<(), ProblemResponse> {
         let Some(node) = app.node.get() else { return Ok(()) };
         let access = node.access_state();
         if !access.is_enabled() || access.principal(&self.caller).is_some() {
             return Ok(());
         }
         if let Some(left) = app.failures.refused_for(self.address, Instant::now()) {
+            if let Ok(_question) = app.failures.questions.try_acquire() {
+                if node.may_know(&self.caller).await {
+                    return Ok(());
+                }
+                tokio::time::sleep(QUESTION_PAUSE).await;
+            }
             app.failures.limited.increment(1);
             if app.failures.begins_to_refuse(self.address) {
                 self.write("-", "request", "", Err(Code::TooBusy));
@@ -335,6 +346,8 @@ impl Audited {
 /// The failed attempts of each address, and their counters.
 pub(super) struct Failures {
     by_address: Mutex<HashMap<Option<IpAddr>, Attempts>>,
+    /// Permits to ask the leader.
+    questions: Semaphore,
     unauthenticated: Counter,
     forbidden: Counter,
     limited: Counter,
@@ -359,6 +372,7 @@ impl Failures {
         };
         Failures {
             by_address: Mutex::default(),
+            questions: Semaphore::new(MAX_QUESTIONS),
             unauthenticated: counter("unauthenticated"),
             forbidden: counter("forbidden"),
             limited: counter("limited"),
@@ -422,12 +436,15 @@ impl Attempts {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::access::AccessChange;
     use crate::http::{NodeRef, Settings};
     use crate::lease::{Acquire, Command, Renewal};
+    use crate::node::Query;
     use crate::token::FencingToken;
     use crate::types::{HolderId, LeaseName, MemberChange, Metadata, Ttl};
 
@@ -481,6 +498,7 @@ mod tests {
         let (at, by) = (name.clone(), holder.clone());
         let update = Command::UpdateMetadata { name: at, holder: by, token, version: 0, metadata };
         let revoke = Command::Revoke { name: name.clone(), reason: "stuck".to_owned() };
+        let query = Query::Explain { name: name.clone(), holder: None };
         let renew = Command::Renew { holder, leases: vec![Renewal { name, token, ttl: None }] };
         let promote = Request::ChangeMembers(MemberChange::Promote { id: 4 });
         for (request, action, subject, is_listed) in [
@@ -492,12 +510,33 @@ mod tests {
             (Request::Change(renew), "renew", "job", false),
             (promote, "change members", "Promote { id: 4 }", true),
             (Request::Transfer(Some(3)), "transfer", "3", true),
-            (Request::ChangeAccess(AccessChange::Enable(true)), "change access", "Enable(true)", true),
+            (Request::ChangeAccess(AccessChange::Enable(true)), "enable access control", "", true),
+            (Request::Read { query, consistency: Consistency::Leader }, "read", "job", false),
             (Request::Members, "read", "members", false),
             (Request::Access, "read", "access control", false),
         ] {
             let audited = Audited::new(&request);
             assert_eq!((audited.action, &*audited.subject, audited.is_listed), (action, subject, is_listed));
+        }
+    }
+
+    /// A rule of a log system finds all lines about a name.
+    #[test]
+    fn subject_of_a_change_of_access_control_is_a_plain_name() {
+        let name = || AccessName::new("ops").expect("valid");
+        let (principal, hash) = (name(), TokenHash::of(&AccessToken::from_secret([7; 32])));
+        let (id, revoked) = (hash.id(), hash.id().to_string());
+        let (created, permissions) = (format!("ops {id}"), BTreeSet::new());
+        for (change, action, subject) in [
+            (AccessChange::SetRole { role: name(), permissions }, "set role", "ops"),
+            (AccessChange::RemoveRole(name()), "remove role", "ops"),
+            (AccessChange::SetPrincipal { principal: name(), roles: [name()].into() }, "set principal", "ops"),
+            (AccessChange::RemovePrincipal(name()), "remove principal", "ops"),
+            (AccessChange::AddToken { principal, hash, created_wall_ms: 0 }, "create token", &*created),
+            (AccessChange::RemoveToken(id), "revoke token", &*revoked),
+        ] {
+            let audited = Audited::new(&Request::ChangeAccess(change));
+            assert_eq!((audited.action, &*audited.subject), (action, subject));
         }
     }
 

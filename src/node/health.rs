@@ -150,17 +150,12 @@ mod tests {
     use crate::lease::Acquire;
     use crate::node::{Forward, Request};
     use crate::telemetry::tests::capture;
-    use crate::testing::Cluster;
+    use crate::testing::{Cluster, SyncMode};
     use crate::types::{HolderId, LeaseName, Metadata, Ttl};
 
-    /// The cluster has no other node that could lead.
-    #[tokio::test(start_paused = true)]
-    async fn failed_transfers_of_one_stall_are_logged_once() {
-        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
-        let leader = cluster.leader().await;
-        let node = cluster.node(leader);
-        // While a lease is held, the leader writes an entry every second.
-        let claim = Request::Acquire(Acquire {
+    /// While a lease is held, the leader writes an entry every second.
+    fn claim() -> Request {
+        Request::Acquire(Acquire {
             name: LeaseName::new("job").expect("valid"),
             holder: HolderId::new("a").expect("valid"),
             ttl: Ttl::millis(600_000).expect("valid"),
@@ -168,13 +163,41 @@ mod tests {
             lock_delay_ms: 0,
             limit: 1,
             metadata: Metadata::default(),
-        });
-        node.request(claim, Forward::Never).await.expect("answered");
+        })
+    }
+
+    /// The cluster has no other node that could lead.
+    #[tokio::test(start_paused = true)]
+    async fn failed_transfers_of_one_stall_are_logged_once() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let node = cluster.node(leader);
+        node.request(claim(), Forward::Never).await.expect("answered");
         let (written, _logged_here) = capture();
         cluster.hang_disk(leader);
         let failed = tokio::time::timeout(2 * STALL_FAIL, node.wait_failed()).await.expect("the disk hangs");
         assert!(matches!(failed, NodeFailure::DiskStalled(_)), "{failed}");
         let lines = written.text();
         assert_eq!(lines.matches("leadership transfer failed").count(), 1, "{lines}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_transfer_of_each_stall_is_logged() {
+        let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+        let leader = cluster.leader().await;
+        let (node, disk) = (cluster.node(leader), cluster.disk(leader));
+        node.request(claim(), Forward::Never).await.expect("answered");
+        let (written, _logged_here) = capture();
+        for stalls in 1..=2 {
+            cluster.hang_disk(leader);
+            tokio::time::sleep(3 * STALL_TRANSFER).await;
+            disk.set_mode(SyncMode::Inline);
+            disk.sync();
+            tokio::time::sleep(4 * POLL_INTERVAL).await;
+            node.request(claim(), Forward::Never).await.expect("the disk writes again");
+            let lines = written.text();
+            assert_eq!(lines.matches("leadership transfer failed").count(), stalls, "{lines}");
+        }
+        cluster.shutdown().await;
     }
 }

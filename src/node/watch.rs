@@ -154,8 +154,8 @@ impl Watch {
         }
     }
 
-    /// Returns a position after the last delivered transition and before the next one. It moves with the applied entries
-    /// while [`next`](Watch::next) waits.
+    /// Returns a position after the last delivered transition and before the next one. A call of [`next`](Watch::next)
+    /// that finds no transition moves it to the last applied entry, also if the call is dropped.
     pub fn position(&self) -> WatchPosition {
         let (index, part) = self.after;
         WatchPosition { index, part: (part != u32::MAX).then_some(part) }
@@ -179,6 +179,8 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt;
 
     use super::*;
@@ -245,6 +247,27 @@ mod tests {
         events.forget(KEPT_TRANSITIONS as u64 + 50);
         assert!(events.watch(behind(9)).is_err());
         assert!(events.watch(behind(KEPT_TRANSITIONS as u64 + 50)).is_ok());
+    }
+
+    /// The entry is applied between the two steps of the watch: it reads the last index, and looks for transitions.
+    #[test]
+    fn entry_that_is_applied_while_a_watch_looks_is_delivered() {
+        let events = Arc::new(EventLog::new(CancellationToken::new()));
+        let mut watch = events.watch(None).expect("nothing is dropped");
+        let (begin, begun) = std::sync::mpsc::channel();
+        let looking = std::thread::spawn(move || {
+            begun.recv().expect("the test begins it");
+            watch.next().now_or_never()
+        });
+        // The other thread cannot read the index meanwhile.
+        events.applied.send_modify(|applied| {
+            begin.send(()).expect("it waits");
+            std::thread::sleep(Duration::from_millis(100));
+            events.kept.lock().transitions.extend(entry(1, 1).into_iter().map(Arc::new));
+            *applied = 1;
+        });
+        let delivered = looking.join().expect("no panic");
+        assert!(matches!(&delivered, Some(Ok(transition)) if transition.index == 1), "{delivered:?}");
     }
 
     /// A snapshot sets the floor, and then the index of the last applied entry.

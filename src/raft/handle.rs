@@ -394,6 +394,14 @@ impl<S: Storage> RaftHandle<S> {
         }
     }
 
+    /// Waits until another node than `leader` leads.
+    pub async fn other_leader(&self, leader: NodeId) {
+        let mut leadership = self.watch_leadership();
+        while leadership.now().leader.is_none_or(|now| now == leader) {
+            leadership.changed().await;
+        }
+    }
+
     /// The current leader. A leader that no majority has acknowledged for
     /// [`isolation`](crate::config::RaftTimings::isolation) does not count.
     pub fn leadership(&self) -> CurrentLeader {

@@ -394,7 +394,8 @@ async fn refused_retry_after_a_lost_answer_stays_unknown() {
     let cluster = start().await;
     let leader = cluster.leader().await;
     let follower = cluster.ids().find(|id| *id != leader).expect("three nodes");
-    held(cluster.node(leader), acquire("job", "b", 60_000, None)).await;
+    // The follower then knows the feature level of the leader.
+    held(cluster.node(follower), acquire("job", "b", 60_000, None)).await;
     // The forwarded request reaches the leader, and its answer is lost.
     cluster.board.cut(leader, follower);
     let node = cluster.node(follower).clone();

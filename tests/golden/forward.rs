@@ -48,6 +48,10 @@ impl Forwarding {
         let (cluster, leader) = self.runtime.block_on(async {
             let cluster = Cluster::start(3, RaftTimings::lan(), LeaseSettings::default()).await;
             let leader = cluster.leader().await;
+            // Its first answer tells a follower the feature level of the leader. Without it, no request would be sent.
+            for id in cluster.ids() {
+                cluster.node(id).request(Request::Members, Forward::Once).await.expect("answered");
+            }
             (cluster, leader)
         });
         let followers = cluster.ids().filter(|id| *id != leader);

@@ -17,6 +17,7 @@ strict!(
     tokens_are_listed_without_their_secrets,
     token_expires_after_its_ttl,
     unknown_tokens_are_limited_per_address,
+    new_token_passes_at_a_follower_that_limits_its_address,
     leader_is_shown_only_to_callers_with_a_credential,
     node_without_a_leader_calls_no_token_unknown,
     access_control_is_turned_off_once_a_majority_runs,
@@ -132,6 +133,29 @@ async fn unknown_tokens_are_limited_per_address() {
     let said = guarded.cluster.node(1).said();
     let lines = said.matches("outcome=\"unauthenticated\"").count();
     assert!((20..=20 * windows).contains(&lines), "{lines} lines in {windows} windows of 10 s");
+}
+
+/// A follower applies a new token up to one heartbeat interval after its creation. A client with a revoked token at the
+/// same address has used up the limit.
+async fn new_token_passes_at_a_follower_that_limits_its_address() {
+    let guarded = Guarded::start("").await;
+    guarded.principal("worker", "--hold jobs/").await;
+    let (follower, root) = (guarded.follower().await, format!("Bearer {}", guarded.root));
+    let unknown = format!("Bearer tenure_{}c097aaa3", "a7".repeat(32));
+    let list = async |token: &str| guarded.status(follower, Method::GET, "/v1/leases?prefix=jobs/", Some(token)).await;
+    for _ in 0..10 {
+        assert_eq!(list(&unknown).await.0, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(list(&unknown).await.0, StatusCode::TOO_MANY_REQUESTS, "control");
+    for _ in 0..10 {
+        let create = "/v1/access/principals/worker/tokens";
+        let (status, body) = guarded.status(follower, Method::POST, create, Some(&root)).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+        let created: Value = serde_json::from_str(&body).expect("JSON");
+        let token = format!("Bearer {}", created["token"].as_str().expect("the secret"));
+        let (status, body) = list(&token).await;
+        assert_eq!(status, StatusCode::OK, "{body}");
+    }
 }
 
 /// Without a credential, neither a redirect nor an error tells about the leader, and the audit log stays short. A follower

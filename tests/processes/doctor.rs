@@ -364,7 +364,7 @@ async fn small_disk_is_a_problem() {
     assert_synced(&seen);
     let _ballast = disk.fill();
     let seen = doctor(&options);
-    assert_eq!([seen.status("disk.space"), seen.status("disk.sync")], ["problem", "unknown"], "{seen:?}");
+    assert_eq!([seen.status("disk.space"), seen.status("disk.sync")], ["problem", "problem"], "{seen:?}");
     assert!(seen.facts("disk.sync").contains("No space left"), "{seen:?}");
     assert_eq!(files(disk.path()), ["TENURE", "ballast"], "the probe removes its file");
 }

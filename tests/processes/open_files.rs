@@ -16,7 +16,11 @@ use crate::port;
 use crate::process::Process;
 use crate::steady::strict;
 
-strict!(clients_cannot_use_all_open_files, listeners_accept_again_after_a_lack_of_files,);
+strict!(
+    clients_cannot_use_all_open_files,
+    listeners_accept_again_after_a_lack_of_files,
+    listeners_without_files_use_no_processor,
+);
 
 /// The limit of open files of the node. 188 of them are for client connections.
 const FILES: usize = 700;
@@ -120,4 +124,31 @@ async fn listeners_accept_again_after_a_lack_of_files() {
     let closed = tokio::time::timeout(SOON, caller.read(&mut [0])).await;
     let read = closed.expect("the node refuses the caller");
     assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+}
+
+/// The time that a process has used of all processors.
+fn processor_time(node: &Process) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.id())).expect("the process runs");
+    let (_, after_name) = stat.rsplit_once(')').expect("the name is in parentheses");
+    // The times in user mode and in the kernel, in hundredths of a second.
+    let times = after_name.split_whitespace().skip(11).take(2);
+    let hundredths: u64 = times.map(|time| time.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(10 * hundredths)
+}
+
+/// A listener that accepts again at once uses one of them.
+async fn listeners_without_files_use_no_processor() {
+    let folder = TempDir::new().expect("a folder");
+    let (http, peer) = (port::free(), port::free());
+    let node = start(folder.path(), http, peer, "");
+    Client::new(vec![format!("http://127.0.0.1:{http}")]).done(0, &Call::get("/readyz")).await;
+    take_all_files(&node);
+    let _clients = connect_until(&node, "cannot accept a connection", http).await;
+    let _callers = connect_until(&node, "cannot accept a peer connection", peer).await;
+    // Further ones wait if a descriptor has become free for the first ones.
+    let _more = [connect(http).await, connect(http).await, connect(peer).await, connect(peer).await];
+    let (before, began) = (processor_time(&node), Instant::now());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (used, took) = (processor_time(&node) - before, began.elapsed());
+    assert!(used < took / 2, "{used:?} in {took:?}");
 }

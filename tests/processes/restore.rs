@@ -11,7 +11,7 @@ use crate::calm;
 use crate::client::{Call, token};
 use crate::cluster::{Cluster, NODES, SOON, place};
 use crate::mount::Mount;
-use crate::process::{Process, tenure};
+use crate::process::{Process, TENURE, tenure};
 use crate::steady::{steady, strict};
 
 steady!(leader_writes_scheduled_backups, backup_from_the_future_makes_one_backup_due);
@@ -22,6 +22,7 @@ strict!(
     save_check_and_inspect_a_backup,
     interrupted_save_leaves_no_file,
     save_that_a_signal_ends_leaves_no_file,
+    save_below_nohup_outlives_its_terminal,
     each_node_redirects_or_serves_the_snapshot,
     scheduled_backup_leaves_space_for_the_node,
     scheduled_backup_counts_no_blocks_of_root,
@@ -246,6 +247,28 @@ async fn save_that_a_signal_ends_leaves_no_file() {
         let left = backups_in(folder.path());
         assert!(left.is_empty(), "{signal:?}: {left:?}");
     }
+}
+
+/// No answer comes, so the save runs until the last signal.
+async fn save_below_nohup_outlives_its_terminal() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let endpoint = silent.local_addr().expect("it is bound").to_string();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", TENURE]);
+    command.args(["snapshot", "save", "a.backup", "--timeout", "60s", "--endpoints", &endpoint]);
+    command.current_dir(folder.path());
+    let mut save = Process::start("save", command, folder.path());
+    let began = Instant::now();
+    while backups_in(folder.path()).is_empty() {
+        assert!(save.is_running() && began.elapsed() < SOON, "{}", save.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    save.signal(Signal::HUP);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(save.is_running() && !backups_in(folder.path()).is_empty(), "{}", save.said());
+    save.signal(Signal::TERM);
+    assert_eq!(save.exit(SOON).await.code(), Some(143), "{}", save.said());
 }
 
 async fn each_node_redirects_or_serves_the_snapshot() {

@@ -12,6 +12,7 @@ use crate::world::{World, code};
 
 steady!(
     observers_see_successive_leaders,
+    observer_that_the_cluster_refuses_exits_with_125,
     leader_holds_the_lease_with_its_options,
     term_before_the_election_exits_with_124,
     command_runs_in_each_leadership_until_it_exits,
@@ -21,6 +22,7 @@ steady!(
     signal_after_a_revocation_ends_the_leader,
     leader_that_cannot_release_its_lease_has_not_resigned,
     leader_whose_lease_was_revoked_before_its_release_has_lost_it,
+    signal_ends_a_leader_that_asks_why_its_lease_was_lost,
     usage_error_of_a_candidate_exits_with_125,
 );
 
@@ -63,6 +65,15 @@ async fn observers_see_successive_leaders() {
     wait_for_output(&second, r#""reason":"revoked""#).await;
     observer.signal(Signal::INT);
     assert_eq!(code(&mut observer).await, 0);
+}
+
+async fn observer_that_the_cluster_refuses_exits_with_125() {
+    let world = World::start().await;
+    let mut observer = elect(&world, "observer", "--observe", None);
+    wait_for_output(&observer, r#""holder":null"#).await;
+    world.turn_access_control_on().await;
+    assert_eq!(code(&mut observer).await, 125, "{}", observer.said());
+    assert!(observer.said().contains("refused (unauthenticated)"), "{}", observer.said());
 }
 
 async fn leader_holds_the_lease_with_its_options() {
@@ -145,6 +156,34 @@ async fn leader_whose_lease_was_revoked_before_its_release_has_lost_it() {
     let output = leader.printed() + &leader.said();
     assert_eq!(last_events(&output), ["lost"], "{output}");
     assert!(output.contains(r#""reason":"revoked""#), "{output}");
+}
+
+/// The cluster goes away between the answer to the release and the question.
+async fn signal_ends_a_leader_that_asks_why_its_lease_was_lost() {
+    let world = World::start().await;
+    for number in 0..10 {
+        let name = format!("leader-{number}");
+        let script = format!("mark up {name}; until [ -e $D/{name}-ends ]; do sleep 0.02; done");
+        let mut leader = elect(&world, &name, "--once --timeout 60s", Some(&script));
+        world.wait_for_mark(&name, "up").await;
+        world.link.cut_at(Some("/explain?"));
+        assert_eq!(world.tenure("lease revoke duty").await, 0);
+        std::fs::write(world.path(&format!("{name}-ends")), "").expect("the folder is writable");
+        let began = Instant::now();
+        while !world.link.is_cut() && leader.is_running() {
+            assert!(began.elapsed() < SOON, "{}", leader.said());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if world.link.is_cut() {
+            leader.signal(Signal::TERM);
+            assert_eq!(code(&mut leader).await, 0, "the code of its command: {}", leader.said());
+            assert_eq!(last_events(&leader.said()), ["lost"], "{}", leader.said());
+            return;
+        }
+        // A renewal has shown the loss first. The next candidate asks for the leader.
+        world.link.cut_at(None);
+    }
+    panic!("each loss was shown by a renewal");
 }
 
 /// The command of a leader can exit with 2.

@@ -15,6 +15,7 @@ steady!(
     revoked_command_is_killed_after_its_grace,
     revoked_command_of_on_lost_kill_is_killed_at_once,
     lock_delay_follows_a_revoke,
+    end_of_a_command_tells_why_its_renewal_was_refused,
 );
 
 const TTL: Duration = Duration::from_millis(1500);
@@ -142,6 +143,15 @@ async fn revoked_command_of_on_lost_kill_is_killed_at_once() {
     let over = world.last_mark("polite").saturating_sub(noticed);
     assert!(over < Duration::from_secs(2), "it ran for {over:?} after the loss");
     assert!(world.marks("polite").iter().all(|mark| mark.word == "tick"), "{:?}", world.marks("polite"));
+}
+
+async fn end_of_a_command_tells_why_its_renewal_was_refused() {
+    let world = World::start().await;
+    let mut run = world.run("polite --ttl 2s --grace 300ms", TRAPS_TERM);
+    world.wait_for_mark("polite", "tick").await;
+    world.turn_access_control_on().await;
+    assert_eq!(code(&mut run).await, 123, "{}", run.said());
+    assert!(run.said().contains("refused (unauthenticated)"), "{}", run.said());
 }
 
 async fn lock_delay_follows_a_revoke() {

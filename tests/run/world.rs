@@ -62,6 +62,22 @@ impl World {
         code(&mut process).await
     }
 
+    /// Turns access control on. Requests without a credential are refused from then on.
+    pub async fn turn_access_control_on(&self) {
+        self.cluster.settled().await;
+        for line in ["auth role set admin --admin", "auth principal set root --role admin"] {
+            assert_eq!(self.tenure(line).await, 0, "{line}");
+        }
+        let mut create = tenure();
+        create.args(["auth", "token", "create", "root"]).env("TENURE_ENDPOINTS", self.cluster.client.endpoints());
+        let mut create = Process::start("create", create, self.cluster.folder());
+        assert_eq!(code(&mut create).await, 0, "{}", create.said());
+        let file = self.path("root.token");
+        fs::write(&file, create.printed()).expect("write the token");
+        let enable = format!("auth enable --access-token-file {}", file.display());
+        assert_eq!(self.tenure(&enable).await, 0, "{enable}");
+    }
+
     /// Claims the lease without the link, and returns when the claim waits in the queue. The task returns the time of the
     /// grant.
     pub async fn next_holder(&self, name: &str) -> JoinHandle<Duration> {

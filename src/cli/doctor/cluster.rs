@@ -25,9 +25,10 @@ pub fn judge(reached: &[Reached], config: Option<&Config>) -> Vec<Finding> {
     let asked: Vec<&Reached> = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Http).collect();
     let view = view(reached, config);
     let cluster = config.map(|config| &*config.cluster).or_else(|| view.map(|view| &*view.cluster_id));
-    let mut findings: Vec<Finding> = asked.iter().map(|reached| address(reached, cluster)).collect();
+    let members = view.filter(|view| is_of(view, cluster)).map(|view| &*view.members);
+    let mut findings: Vec<Finding> = asked.iter().map(|reached| address(reached, cluster, members)).collect();
     let peers = reached.iter().filter(|reached| reached.target.listener == ListenerKind::Peer);
-    findings.extend(peers.map(|reached| address(reached, cluster)));
+    findings.extend(peers.map(|reached| address(reached, cluster, members)));
     findings.push(quorum(&asked, cluster));
     if let Some(view) = view {
         findings.extend(view.members.iter().map(member));
@@ -64,14 +65,24 @@ fn label(reached: &Reached) -> String {
     id(reached).map_or_else(|| reached.target.address.clone(), |id| format!("node {id}"))
 }
 
-/// Whether an address is reachable, and the expected node of this cluster answers there.
-fn address(reached: &Reached, cluster: Option<&str>) -> Finding {
+/// Whether an address is reachable, and the expected node of this cluster answers there. `members`: of this cluster, if
+/// they are known.
+fn address(reached: &Reached, cluster: Option<&str>, members: Option<&[MemberInfo]>) -> Finding {
     let address = &reached.target.address;
     let name = format!("address.{}", reached.target.subject());
     let elapsed = match &reached.connected {
         Ok(elapsed) => elapsed.as_secs_f64() * 1e3,
         Err(why) => {
+            let is_member = |node| members.is_none_or(|members| members.iter().any(|member| member.id == node));
             let advice = match reached.target.node {
+                Some(node) if !is_member(node) => {
+                    let facts = format!("cannot connect to {address}: {why}; node {node} is no member");
+                    let advice = format!(
+                        "if node {node} was removed, do not start it again, and correct the files of all nodes; else: \
+                         `tenure member add`"
+                    );
+                    return Finding::warning(name, facts, advice);
+                }
                 Some(node) => format!("start node {node}, or correct its address; check the network and its firewalls"),
                 None => "start the node, or correct the endpoint; check the network and its firewalls".to_owned(),
             };
@@ -163,11 +174,16 @@ fn member(member: &MemberInfo) -> Finding {
         );
     }
     match (&member.state, &member.role) {
-        (MemberState::Unreachable, _) => {
-            let advice = format!(
-                "start node {0}, or check the network to {1}; after the loss of its disk: `tenure member replace {0} --with ID`",
-                member.id, member.peer
-            );
+        (MemberState::Unreachable, role) => {
+            let id = member.id;
+            let replacement = match role {
+                // The cluster refuses to replace a node without a vote.
+                Role::Learner => format!("`tenure member remove {id}`, and `tenure member add` with another id"),
+                _ => format!("`tenure member replace {id} --with ID`"),
+            };
+            let peer = &member.peer;
+            let advice =
+                format!("start node {id}, or check the network to {peer}; after the loss of its disk: {replacement}");
             Finding::problem(name, facts, advice)
         }
         (MemberState::Lagging, _) => {

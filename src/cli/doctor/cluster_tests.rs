@@ -98,6 +98,33 @@ fn dead_node_is_a_problem_and_its_values_are_unknown() {
     }
 }
 
+/// The file still lists a node that was removed.
+#[test]
+fn removed_node_is_not_to_be_started() {
+    let mut nodes = healthy();
+    nodes[2] = dead(3);
+    nodes.iter_mut().filter_map(|node| node.answers.as_mut()?.cluster.as_mut().ok()).for_each(|seen| {
+        seen.members.pop();
+    });
+    let findings = judge(&nodes, Some(&config()));
+    let found = findings.iter().find(|finding| finding.name == "address.3.http").expect("it is checked");
+    assert_eq!(found.status, Status::Warning, "{found:?}");
+    assert!(found.advice.as_ref().is_some_and(|advice| advice.contains("do not start it again")), "{found:?}");
+    assert_eq!(status(&findings, "configuration.members"), Status::Warning);
+}
+
+#[test]
+fn lost_learner_is_not_to_be_replaced() {
+    let advice = |role| {
+        let mut seen = view(1, true).members.remove(2);
+        (seen.role, seen.state) = (role, MemberState::Unreachable);
+        member(&seen).advice.expect("it is a problem")
+    };
+    assert!(advice(Role::Follower).contains("`tenure member replace 3 --with ID`"), "{}", advice(Role::Follower));
+    let learner = advice(Role::Learner);
+    assert!(learner.contains("`tenure member remove 3`") && !learner.contains("replace"), "{learner}");
+}
+
 #[test]
 fn quorum_is_judged_by_all_nodes() {
     let quorum_of = |nodes: &[Reached]| status(&judge(nodes, None), "quorum");

@@ -1,5 +1,6 @@
 //! Checks of this machine: the configuration file, the certificates, the disks and the limit of open files.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::super::{CredentialArguments, open_files};
 use super::certificate;
 use super::finding::{Finding, Status};
 use crate::config::{Config, RaftTimings};
-use crate::storage::measure_fsync;
+use crate::storage::{StorageError, measure_fsync};
 use crate::types::NodeId;
 
 /// Number of syncs of the probe.
@@ -18,6 +19,9 @@ const SYNCS: usize = 20;
 /// A node warns about less free space in docs/operations.md. A store allocates 8 MiB at once.
 const LOW_SPACE: u64 = 1 << 30;
 const NO_SPACE: u64 = 64 << 20;
+const AS_USER: &str = "repeat this as the user of the node";
+const FREE_SPACE: &str = "free space or enlarge the disk: a node with a full disk stops";
+const CHECK_DISK: &str = "check the disk and its mount options: a node whose disk is read-only or fails stops";
 
 /// Reads and validates the file. Returns `None` for an invalid one.
 pub fn configuration(path: Option<&Path>, node: Option<NodeId>) -> (Option<Config>, Vec<Finding>) {
@@ -97,7 +101,21 @@ fn sync(data: &Path, timings: &RaftTimings, limit: Duration) -> Finding {
     }
     match measure_fsync(data, SYNCS, probe_time(timings, limit)) {
         Ok(times) => synced(&times, timings),
-        Err(error) => Finding::unknown(name, error.to_string(), "repeat this as the user of the node"),
+        Err(error) => unsynced(&error),
+    }
+}
+
+/// Judges a probe of a disk that has failed.
+fn unsynced(error: &StorageError) -> Finding {
+    let name = "disk.sync";
+    let StorageError::Io { action, path, kind, cause } = error else {
+        return Finding::problem(name, error.to_string(), CHECK_DISK);
+    };
+    let facts = format!("could not {action} {}: {cause}", path.display());
+    match kind {
+        ErrorKind::PermissionDenied => Finding::unknown(name, facts, AS_USER),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Finding::problem(name, facts, FREE_SPACE),
+        _ => Finding::problem(name, facts, CHECK_DISK),
     }
 }
 
@@ -131,7 +149,7 @@ fn space(name: &str, folder: &Path) -> Finding {
         }
         Err(error) => {
             let facts = format!("cannot read the free space of {}: {error}", existing.display());
-            Finding::unknown(name, facts, "repeat this as the user of the node")
+            Finding::unknown(name, facts, AS_USER)
         }
     }
 }
@@ -151,7 +169,7 @@ fn free(name: &str, path: &Path, bytes: u64, inodes: Option<u64>) -> Finding {
         NO_SPACE..LOW_SPACE => Status::Warning,
         _ => Status::Ok,
     };
-    Finding::new(status, name, facts, "free space or enlarge the disk: a node with a full disk stops")
+    Finding::new(status, name, facts, FREE_SPACE)
 }
 
 /// Judges the limit for a node that is started like this command. A service can have another one.
@@ -175,6 +193,25 @@ mod tests {
         assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 1, 900]), Status::Ok, "one slow sync in ten");
         assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 38, 38]), Status::Warning, "above half a heartbeat interval");
         assert_eq!(status([1, 1, 1, 1, 1, 1, 1, 1, 226, 226]), Status::Problem, "above the election timeout");
+    }
+
+    #[test]
+    fn disk_that_refuses_a_write_is_a_problem() {
+        let judged = |kind: ErrorKind| {
+            let cause = "why".to_owned();
+            let finding = unsynced(&StorageError::Io { action: "create", path: "/data/probe".into(), kind, cause });
+            assert_eq!(finding.facts, "could not create /data/probe: why");
+            (finding.status, finding.advice.expect("it is no success"))
+        };
+        for (kind, advice) in [
+            (ErrorKind::StorageFull, FREE_SPACE),
+            (ErrorKind::QuotaExceeded, FREE_SPACE),
+            (ErrorKind::ReadOnlyFilesystem, CHECK_DISK),
+            (ErrorKind::Other, CHECK_DISK),
+        ] {
+            assert_eq!(judged(kind), (Status::Problem, advice.to_owned()), "{kind:?}");
+        }
+        assert_eq!(judged(ErrorKind::PermissionDenied), (Status::Unknown, AS_USER.to_owned()));
     }
 
     #[test]

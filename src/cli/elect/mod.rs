@@ -117,7 +117,7 @@ impl Participant {
         let mut observer = self.election.observe();
         loop {
             tokio::select! {
-                view = observer.next() => printer.view(&view)?,
+                view = observer.next_or_refusal() => printer.view(&view?)?,
                 _ = self.forwarded.end_requested() => return Ok(0),
             }
         }
@@ -149,7 +149,16 @@ impl Participant {
                 End::Exited(_) if released == Some(true) => printer.resigned(leadership.token())?,
                 // Without a release, the cluster can count the lease as held until it expires.
                 End::Exited(_) | End::Lost => {
-                    let why = self.why_lost(leadership.token(), released).await;
+                    let why = tokio::select! {
+                        biased;
+                        why = why_lost(&self.manager, &self.lease, leadership.token(), released) => why,
+                        _ = self.forwarded.end_requested() => None,
+                    };
+                    let refusal = session::refusal_of(&self.lease);
+                    // The supervisor of a command has said it.
+                    if self.plan.command.is_empty() && !refusal.is_empty() {
+                        message!("tenure: {}: the lease was not renewed{refusal}", self.plan.name);
+                    }
                     printer.lost(leadership.token(), why)?;
                 }
             }
@@ -160,23 +169,6 @@ impl Participant {
             if once || end != End::Lost || self.forwarded.asked_to_stop() {
                 return Ok(end.code());
             }
-        }
-    }
-
-    /// Why the leadership is lost. `None`: it ended before the lease expired, and perhaps the lease is not released.
-    async fn why_lost(&self, token: FencingToken, released: Option<bool>) -> Option<Loss> {
-        if let HoldState::Lost { why, .. } = self.lease.state() {
-            return Some(why);
-        }
-        if released != Some(false) {
-            return None;
-        }
-        // The grant had ended before its release, and no renewal has shown that.
-        let (name, holder) = (self.lease.name().clone(), self.lease.holder().clone());
-        let explained = self.manager.coordinator().explain(name, holder, self.manager.budget()).await.ok()?;
-        match explained.standing? {
-            Standing::Ended { event } if event.token == token => Some(Loss::from(event.event)),
-            _ => Some(Loss::Forgotten),
         }
     }
 
@@ -194,5 +186,22 @@ impl Participant {
                 (End::Exited(0), None, true)
             }
         }
+    }
+}
+
+/// Why the leadership is lost. `None`: it ended before the lease expired, and perhaps the lease is not released.
+async fn why_lost(manager: &LeaseManager, lease: &Lease, token: FencingToken, released: Option<bool>) -> Option<Loss> {
+    if let HoldState::Lost { why, .. } = lease.state() {
+        return Some(why);
+    }
+    if released != Some(false) {
+        return None;
+    }
+    // The grant had ended before its release, and no renewal has shown that.
+    let (name, holder) = (lease.name().clone(), lease.holder().clone());
+    let explained = manager.coordinator().explain(name, holder, manager.budget()).await.ok()?;
+    match explained.standing? {
+        Standing::Ended { event } if event.token == token => Some(Loss::from(event.event)),
+        _ => Some(Loss::Forgotten),
     }
 }

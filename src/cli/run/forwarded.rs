@@ -14,6 +14,19 @@ const FROM_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 /// Signals that ask a command to stop. HUP asks many commands to read their configuration again.
 const STOPPING: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::QUIT];
 
+/// The name of a forwarded signal, as `kill -l` shows it.
+pub fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::TERM => "TERM",
+        Signal::INT => "INT",
+        Signal::HUP => "HUP",
+        Signal::QUIT => "QUIT",
+        Signal::USR1 => "USR1",
+        Signal::USR2 => "USR2",
+        _ => "another signal",
+    }
+}
+
 /// Receives the forwarded signals of this process from its creation on.
 pub struct ForwardedSignals {
     streams: Vec<(Signal, Stream)>,

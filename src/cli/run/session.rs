@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal};
 use super::arguments::Plan;
 use super::codes;
 use super::descendants;
-use super::forwarded::{ForwardedSignals, is_from_terminal};
+use super::forwarded::{self, ForwardedSignals, is_from_terminal};
 use super::guarded::{GuardianHandle, terminal_group};
 use super::messages::{Deadlines, GuardianReport, Instruction};
 use crate::api::Code;
@@ -55,7 +55,7 @@ async fn hold(plan: &Plan, wait: Wait, lease: &Lease, forwarded: &mut ForwardedS
     let acquired = tokio::select! {
         acquired = lease.acquire(wait) => acquired,
         signal = forwarded.end_requested() => {
-            message!("tenure: {}: the lease is not acquired: received {signal:?} first", plan.name);
+            message!("tenure: {}: the lease is not acquired: received {} first", plan.name, forwarded::name(signal));
             return codes::NOT_ACQUIRED;
         }
     };
@@ -129,6 +129,12 @@ pub fn code_of(error: &CallError) -> u8 {
         },
         CallError::Unknown { .. } | CallError::Unavailable(_) | CallError::ShutDown => codes::FAILED,
     }
+}
+
+/// Why the cluster refused the last renewal, to append to a message. Empty if it did not.
+pub fn refusal_of(lease: &Lease) -> String {
+    let refusal = lease.renewal_refusal();
+    refusal.map_or(String::new(), |problem| format!(": refused ({}): {}", problem.code.as_str(), problem.detail))
 }
 
 struct Supervisor<'a> {
@@ -290,8 +296,10 @@ impl<'a> Supervisor<'a> {
 
     fn why(&self) -> String {
         match self.lease.state() {
-            HoldState::Lost { why, .. } => format!("the lease is lost: {why}"),
-            HoldState::Ending { .. } | HoldState::AtRisk { .. } => "the lease cannot be renewed".to_owned(),
+            HoldState::Lost { why, .. } => format!("the lease is lost: {why}{}", refusal_of(self.lease)),
+            HoldState::Ending { .. } | HoldState::AtRisk { .. } => {
+                format!("the lease cannot be renewed{}", refusal_of(self.lease))
+            }
             _ => "the lease was not renewed in time".to_owned(),
         }
     }

@@ -88,7 +88,7 @@ impl<S: Storage> Lifecycle<S> {
             is_first
         });
         if is_first {
-            tracing::error!(why = %message, "this node has failed and needs a restart");
+            tracing::error!(why = %message, "this node has failed");
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::node::NodeCore;
 use crate::node::membership::join::STEP_TIMEOUT;
 use crate::node::request::RequestError;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
-use crate::peer::{Lane, Transport};
+use crate::node::request::propose::ProposeError;
+use crate::peer::{Lane, Payload, PeerError, PeerRefusal, Transport};
 use crate::raft::{FeatureLevel, Proposal};
 use crate::storage::{Storage, codec};
 use crate::types::NodeId;
@@ -79,27 +80,52 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
 
     /// The highest level that a member supports. `None` if it does not answer.
     pub(super) async fn feature_level_of(&self, id: NodeId, peer: &str) -> Option<FeatureLevel> {
-        let call = NodeCall::<()>::FeatureLevel.encode();
-        let call = self.transport.call(id, peer, Lane::Control, crate::peer::Payload::Node(call), ANSWER_TIMEOUT);
-        let reply = tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()?.ok()?;
-        level_in(codec::decode(&reply, MAX_REPLY_BYTES).ok()?)
+        level_in(self.ask_level(id, peer).await?)
+    }
+
+    async fn ask_level(&self, id: NodeId, peer: &str) -> Option<NodeReply> {
+        let call = Payload::Node(NodeCall::<()>::FeatureLevel.encode());
+        let call = self.transport.call(id, peer, Lane::Control, call, ANSWER_TIMEOUT);
+        match tokio::time::timeout(ANSWER_TIMEOUT, call).await.ok()? {
+            Ok(reply) => codec::decode(&reply, MAX_REPLY_BYTES).ok(),
+            Err(PeerError::Refused { reason: PeerRefusal::Removed { node }, .. }) if node == self.settings.id => {
+                Some(NodeReply::Removed)
+            }
+            Err(_) => None,
+        }
     }
 
     /// The level of the requests that this node forwards to the leader of a term: that of the cluster, or that of the
-    /// leader if it is higher. A node asks a leader once per term. `None` if the leader does not answer.
-    pub(in crate::node) async fn forward_level(&self, leader: NodeId, term: u64, peer: &str) -> Option<FeatureLevel> {
+    /// leader if it is higher. A leader that has answered is not asked again in its term.
+    ///
+    /// # Errors
+    ///
+    /// `NotLeader` if the leader does not answer, or if the cluster removed this node.
+    pub(in crate::node) async fn forward_level(
+        &self,
+        leader: NodeId,
+        term: u64,
+        peer: &str,
+    ) -> Result<FeatureLevel, ProposeError> {
         let level = self.raft.replica().level();
         if level >= FeatureLevel::REQUEST_TERMS {
-            return Some(level);
+            return Ok(level);
         }
         // A node that starts again, maybe with another release, does not lead in its earlier term.
         let known = *self.requests.leader_level.lock();
         if let Some((_, supported)) = known.filter(|&(of, _)| of == (leader, term)) {
-            return Some(supported.max(level));
+            return Ok(supported.max(level));
         }
-        let supported = self.feature_level_of(leader, peer).await?;
+        let reply = tokio::select! {
+            reply = self.ask_level(leader, peer) => reply,
+            () = self.raft.other_leader(leader) => None,
+        };
+        if matches!(reply, Some(NodeReply::Removed)) {
+            return Err(self.was_removed());
+        }
+        let supported = reply.and_then(level_in).ok_or(ProposeError::NotLeader)?;
         *self.requests.leader_level.lock() = Some(((leader, term), supported));
-        Some(supported.max(level))
+        Ok(supported.max(level))
     }
 
     /// Makes sure that the cluster has this level, as the leader of `term`.

@@ -5,11 +5,11 @@ use futures_util::future::join_all;
 use crate::lease::{Command, HolderLease, Lost, Outcome, Renewal};
 use crate::node::NodeCore;
 use crate::node::leader::LeaderTerm;
-use crate::node::request::Answer;
 use crate::node::request::propose::{AppliedOutcome, MAX_COMMAND_BYTES, ProposeError, renewal_weight};
 use crate::node::request::route::owned;
+use crate::node::request::{Answer, Answered};
 use crate::peer::Transport;
-use crate::storage::Storage;
+use crate::storage::{Position, Storage};
 use crate::types::{AccessName, HolderId, Metadata};
 
 impl<S: Storage, T: Transport> NodeCore<S, T> {
@@ -20,7 +20,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         principal: Option<AccessName>,
         holder: HolderId,
         leases: Vec<Renewal>,
-    ) -> Result<Answer, ProposeError> {
+    ) -> Result<Answered, ProposeError> {
         let parts = split(leases).into_iter().map(|leases| {
             let command = Command::Renew { holder: holder.clone(), leases };
             self.propose(leader_term, owned(principal.clone(), command))
@@ -45,23 +45,26 @@ fn split(leases: Vec<Renewal>) -> Vec<Vec<Renewal>> {
 }
 
 /// Merges the parts into one outcome. The batch is certainly not done only if every part is certainly not done.
-fn merge(parts: Vec<Result<AppliedOutcome, ProposeError>>) -> Result<Answer, ProposeError> {
+fn merge(parts: Vec<Result<AppliedOutcome, ProposeError>>) -> Result<Answered, ProposeError> {
     let mut renewed = Vec::new();
+    // A lease of one part can end before the entry of another one: the first entry hides no later change.
+    let mut first: Option<Position> = None;
     let mut applied = 0;
     let mut failure = None;
     for part in parts {
         match part {
-            Ok(AppliedOutcome { outcome: Outcome::Renewed(part), .. }) => {
+            Ok(AppliedOutcome { outcome: Outcome::Renewed(part), position }) => {
                 applied += 1;
+                first = Some(first.map_or(position, |first| first.min(position)));
                 renewed.extend(part);
             }
-            Ok(AppliedOutcome { outcome, .. }) => return Ok(Answer::Outcome(outcome)),
+            Ok(other) => return Ok(other.answered()),
             Err(unknown @ ProposeError::Unknown(_)) => failure = Some(unknown),
             Err(certain) => failure = failure.or(Some(certain)),
         }
     }
     match failure {
-        None => Ok(Answer::Outcome(Outcome::Renewed(without_metadata(renewed)))),
+        None => Ok((Answer::Outcome(Outcome::Renewed(without_metadata(renewed))), first)),
         Some(certain) if applied > 0 && !matches!(certain, ProposeError::Unknown(_)) => {
             let why = "only a part of the batch was renewed; send the batch again".to_owned();
             Err(ProposeError::Unknown(why))
@@ -82,7 +85,6 @@ fn without_metadata(mut renewed: Vec<Result<HolderLease, Lost>>) -> Vec<Result<H
 mod tests {
     use super::*;
     use crate::node::RequestError;
-    use crate::storage::Position;
 
     fn applied() -> Result<AppliedOutcome, ProposeError> {
         Ok(AppliedOutcome { outcome: Outcome::Renewed(Vec::new()), position: Position::default() })

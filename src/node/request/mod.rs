@@ -19,9 +19,10 @@ use tokio::time::Instant;
 use crate::access::{AccessChange, AccessView, Denied, Need, TokenId};
 use crate::lease::{Acquire, Command, Explanation, HolderLease, ListCursor, ListFilter, Outcome, Transition, Waiter};
 use crate::node::membership::MemberRefusal;
-use crate::node::request::propose::Class;
+use crate::node::request::propose::{AppliedOutcome, Class};
 use crate::node::status::MemberStatus;
 use crate::peer::Lane;
+use crate::storage::Position;
 use crate::types::{ClusterMs, Consistency, HolderId, LeaseName, MemberChange, NodeId, Right};
 
 /// A request to a node.
@@ -53,12 +54,12 @@ impl Request {
         match self {
             Request::Acquire(acquire) => ("acquire", acquire.name.to_string()),
             Request::Change(command) => command_summary(command),
-            Request::Read { query, .. } => ("read", format!("{query:?}")),
+            Request::Read { query, .. } => ("read", query.subject().to_owned()),
             Request::Members => ("read", "members".to_owned()),
             Request::ChangeMembers(change) => ("change members", format!("{change:?}")),
             Request::Transfer(to) => ("transfer", to.map(|to| to.to_string()).unwrap_or_default()),
             Request::Access => ("read", "access control".to_owned()),
-            Request::ChangeAccess(change) => ("change access", format!("{change:?}")),
+            Request::ChangeAccess(change) => access_summary(change),
         }
     }
 }
@@ -81,6 +82,22 @@ fn command_summary(command: &Command) -> (&'static str, String) {
     }
 }
 
+/// The id of a token connects its creation with its revoke.
+fn access_summary(change: &AccessChange) -> (&'static str, String) {
+    match change {
+        AccessChange::Enable(true) => ("enable access control", String::new()),
+        AccessChange::Enable(false) => ("disable access control", String::new()),
+        AccessChange::SetRole { role, .. } => ("set role", role.to_string()),
+        AccessChange::RemoveRole(role) => ("remove role", role.to_string()),
+        AccessChange::SetPrincipal { principal, .. } => ("set principal", principal.to_string()),
+        AccessChange::RemovePrincipal(principal) => ("remove principal", principal.to_string()),
+        AccessChange::AddToken { principal, hash, .. } | AccessChange::AddExpiringToken { principal, hash, .. } => {
+            ("create token", format!("{principal} {}", hash.id()))
+        }
+        AccessChange::RemoveToken(id) => ("revoke token", id.to_string()),
+    }
+}
+
 /// A read of the replicated state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
@@ -96,6 +113,26 @@ pub enum Query {
 pub struct Response {
     pub answer: Answer,
     pub served: Served,
+}
+
+/// An answer, and the position of the entry that it reflects. `None`: it reflects the state of the node.
+pub(in crate::node) type Answered = (Answer, Option<Position>);
+
+impl AppliedOutcome {
+    fn answered(self) -> Answered {
+        (Answer::Outcome(self.outcome), Some(self.position))
+    }
+}
+
+/// The answer to a claim that has waited. The token of a grant is the position of its entry.
+fn waited(answer: Answer) -> Answered {
+    let entry = match &answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => {
+            Some(Position { term: lease.token.term, index: lease.token.index })
+        }
+        _ => None,
+    };
+    (answer, entry)
 }
 
 /// The answer to a request.
@@ -148,7 +185,7 @@ pub enum Answer {
 pub struct Served {
     pub node: NodeId,
     pub term: u64,
-    /// Log index that the answer reflects.
+    /// Log index that the answer reflects. The answer to a change may lack later changes of the same entry.
     pub applied: u64,
     /// Cluster time at the answer, by the answering node's clock. `expires_in_ms` is `deadline - now`.
     pub now: ClusterMs,
@@ -196,6 +233,16 @@ pub enum RequestError {
 }
 
 impl Query {
+    /// The name or the prefix that is read.
+    fn subject(&self) -> &str {
+        match self {
+            Query::Lease(name) | Query::History(name) | Query::Queue(name) | Query::Explain { name, .. } => {
+                name.as_str()
+            }
+            Query::List { filter, .. } => &filter.prefix,
+        }
+    }
+
     /// The rights that the read needs.
     fn need(&self) -> Need<'_> {
         match self {

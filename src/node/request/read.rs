@@ -1,13 +1,22 @@
 //! Reads of the replicated state: by the leader, or from the memory of any node.
 
+use crate::access::{Caller, Denied};
 use crate::lease::{Machine, SHOWN};
-use crate::node::NodeCore;
 use crate::node::leader::LeaderTerm;
 use crate::node::request::propose::ProposeError;
-use crate::node::request::{Answer, Query, Response};
+use crate::node::request::{Answer, Query, Request, RequestError, Response};
+use crate::node::{Forward, Node, NodeCore};
 use crate::peer::Transport;
 use crate::storage::Storage;
 use crate::types::Consistency;
+
+impl<S: Storage, T: Transport> Node<S, T> {
+    /// Whether the leader knows the caller as a principal, or gives no answer.
+    pub(crate) async fn may_know(&self, caller: &Caller) -> bool {
+        let asked = self.request_of(caller, Request::Members, Forward::Once).await;
+        !matches!(asked, Err(RequestError::Denied(Denied::Unauthenticated(_))))
+    }
+}
 
 impl<S: Storage, T: Transport> NodeCore<S, T> {
     pub(in crate::node) async fn read_as_leader(

@@ -16,12 +16,12 @@ use crate::node::leader::LeaderTerm;
 use crate::node::request::call::{MAX_REPLY_BYTES, NodeCall, NodeReply};
 use crate::node::request::propose::{AppliedOutcome, ProposeError};
 use crate::node::request::wait::{WaitHandle, WaitOver, Wake};
-use crate::node::request::{Answer, Request, RequestError, Response, Served};
+use crate::node::request::{Answer, Answered, Request, RequestError, Response, Served, waited};
 use crate::node::{Node, NodeCore, NodeFailure};
 use crate::peer::{self, Payload, PeerError, Transport};
 use crate::raft::{CurrentLeader, FeatureLevel, PeerInfo, Proposal, State, run_to_completion};
-use crate::storage::Storage;
 use crate::storage::codec;
+use crate::storage::{Position, Storage};
 use crate::trace::{Span, SpanRole};
 use crate::types::{AccessName, Consistency, MAX_WAIT_MS, NodeId, ceil_ms};
 
@@ -195,20 +195,17 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         request: &Request,
     ) -> Result<Response, ProposeError> {
         let KnownLeader { node: leader, term, info } = leader;
-        let level = self.forward_level(leader, term, &info.peer).await.ok_or(ProposeError::NotLeader)?;
+        let level = self.forward_level(leader, term, &info.peer).await?;
         let call = NodeCall::forward(request, term, caller, span.context(), level);
         let names_caller = !matches!(call, NodeCall::Forward(_));
         let payload = Payload::Node(call.encode());
         let timeout = self.settings.timeouts.request + request.wait();
-        let mut leadership = self.raft.watch_leadership();
         let called = tokio::select! {
             called = self.transport.call(leader, &info.peer, request.lane(), payload, timeout) => called,
             // A frozen or isolated leader never answers, so the attempt ends when another node leads.
-            () = async {
-                while leadership.now().leader.is_none_or(|now| now == leader) {
-                    leadership.changed().await;
-                }
-            }, if !request.may_transfer() => return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader"))),
+            () = self.raft.other_leader(leader), if !request.may_transfer() => {
+                return Err(ProposeError::Unknown(format!("node {leader} stopped being the leader")));
+            }
             // This node may be isolated: it requests the lease again after it reconnects.
             () = self.leader_is_silent(), if !request.wait().is_zero() => {
                 return Err(ProposeError::Unknown(format!("no message from the leader, node {leader}")));
@@ -240,7 +237,7 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
 
     /// The cluster removed this node, so the request is not applied. The node fails at once: the check of its membership
     /// may come much later, and meanwhile its clients would wait here.
-    fn was_removed(&self) -> ProposeError {
+    pub(in crate::node) fn was_removed(&self) -> ProposeError {
         self.lifecycle.fail(NodeFailure::Refused(peer::PeerRefusal::Removed { node: self.settings.id }));
         ProposeError::NotLeader
     }
@@ -311,32 +308,30 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         request: Request,
     ) -> Result<Response, ProposeError> {
         let principal = self.authorize(caller, &request.need()).map_err(ProposeError::Refused)?;
-        let answer = match request {
+        let (answer, entry) = match request {
             Request::Acquire(acquire) => self.acquire(leader_term, from, principal, acquire).await?,
             Request::Change(Command::LeaveQueue { waiter }) => {
                 let leave = |waiter| self.requests.proposer.propose(leader_term.term, Command::LeaveQueue { waiter });
-                Answer::Outcome(match self.requests.waits.leave_from(from, waiter, leave) {
-                    Some(left) => self.propose_with(|| ((), left)).await.1?.outcome,
-                    None => Outcome::Waiting(0),
-                })
+                match self.requests.waits.leave_from(from, waiter, leave) {
+                    Some(left) => self.propose_with(|| ((), left)).await.1?.answered(),
+                    None => (Answer::Outcome(Outcome::Waiting(0)), None),
+                }
             }
             Request::Change(Command::Renew { holder, leases }) => {
                 self.renew(leader_term, principal, holder, leases).await?
             }
-            Request::Change(command) => {
-                Answer::Outcome(self.propose(leader_term, owned(principal, command)).await?.outcome)
-            }
+            Request::Change(command) => self.propose(leader_term, owned(principal, command)).await?.answered(),
             Request::Read { query, consistency } => return self.read_as_leader(leader_term, query, consistency).await,
-            Request::Members => Answer::Members(self.members()),
-            Request::ChangeMembers(change) => self.change_members(leader_term, change).await?,
-            Request::Transfer(to) => self.transfer(leader_term, to).await?,
+            Request::Members => (Answer::Members(self.members()), None),
+            Request::ChangeMembers(change) => (self.change_members(leader_term, change).await?, None),
+            Request::Transfer(to) => (self.transfer(leader_term, to).await?, None),
             Request::Access => {
                 self.confirm_leadership(leader_term).boxed().await?;
-                access_answer(&self.access())
+                (access_answer(&self.access()), None)
             }
-            Request::ChangeAccess(change) => self.change_access(leader_term, caller, change).boxed().await?,
+            Request::ChangeAccess(change) => (self.change_access(leader_term, caller, change).boxed().await?, None),
         };
-        Ok(Response { answer, served: self.served() })
+        Ok(Response { answer, served: self.served(entry) })
     }
 
     /// Decides by the state of this node. See [`Access::authorize`]. A node that hears no leader may lack the newest
@@ -417,23 +412,21 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         from: NodeId,
         principal: Option<AccessName>,
         acquire: Acquire,
-    ) -> Result<Answer, ProposeError> {
+    ) -> Result<Answered, ProposeError> {
         // The registered wait of a claim has no principal. So a claim with the holder id of another one registers none.
         let is_foreign = |principal| self.raft.replica().read(|state| state.machine.is_foreign(&acquire, principal));
         if principal.as_ref().is_some_and(is_foreign) {
             // A node that no longer leads has an old state. It must not refuse a claim because of it.
             self.confirm_leadership(leader_term).boxed().await?;
             if principal.as_ref().is_some_and(is_foreign) {
-                return Ok(Answer::Outcome(Outcome::Refused(Refusal::HolderInUse)));
+                return Ok((Answer::Outcome(Outcome::Refused(Refusal::HolderInUse)), None));
             }
         }
         if let Some(refused) = self.refuse_from_memory(leader_term, &acquire) {
-            return Ok(Answer::Outcome(refused));
+            return Ok(refused);
         }
         let Some(wait_ms) = acquire.wait_ms else {
-            return Ok(Answer::Outcome(
-                self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await?.outcome,
-            ));
+            return Ok(self.propose(leader_term, owned(principal, Command::Acquire(acquire))).await?.answered());
         };
         let id = WaiterId { name: acquire.name.clone(), holder: acquire.holder.clone() };
         let registered = Instant::now();
@@ -451,26 +444,27 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
                 handle.queued_at(position.index);
                 // In the queue, the wait began only with the entry of the claim.
                 let slack = registered.elapsed() + WAIT_SLACK;
-                self.wait(leader_term, handle, until, slack).await
+                self.wait(leader_term, handle, until, slack).await.map(waited)
             }
             answered => {
                 // Either the waiter is not in the queue, or an earlier attempt queued it and the next leader keeps it.
                 handle.keep_position();
-                Ok(Answer::Outcome(answered?.outcome))
+                Ok(answered?.answered())
             }
         }
     }
 
     /// Refuses a claim of a held lease without a log entry, if this node's state is certain to be current.
-    fn refuse_from_memory(&self, leader_term: &LeaderTerm, acquire: &Acquire) -> Option<Outcome> {
+    fn refuse_from_memory(&self, leader_term: &LeaderTerm, acquire: &Acquire) -> Option<Answered> {
         let now = self.requests.clock.now(leader_term);
-        let refuse = |state: &State| state.machine.held_by_other(acquire, now);
+        let refuse = |state: &State| Some((state.machine.held_by_other(acquire, now)?, state.position()));
         // This check comes first because it is cheap and most names are free.
         self.raft.replica().read(refuse)?;
         if !self.raft.may_read_locally() {
             return None;
         }
-        self.raft.replica().read(refuse).map(Outcome::Refused)
+        let (refusal, seen) = self.raft.replica().read(refuse)?;
+        Some((Answer::Outcome(Outcome::Refused(refusal)), Some(seen)))
     }
 
     pub(in crate::node) async fn propose(
@@ -547,8 +541,10 @@ impl<S: Storage, T: Transport> NodeCore<S, T> {
         }
     }
 
-    fn served(&self) -> Served {
-        self.raft.replica().read(|state| self.served_by(state))
+    /// Names the entry that the answer reflects. Without one, it reflects the state of this node.
+    fn served(&self, entry: Option<Position>) -> Served {
+        let served = self.raft.replica().read(|state| self.served_by(state));
+        entry.map_or(served, |Position { term, index }| Served { term, applied: index, ..served })
     }
 
     pub(in crate::node) fn served_by(&self, state: &State) -> Served {

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::access::{AccessChange, AccessName, AccessToken, Denied, TokenHash};
+use crate::peer::PeerRefusal;
 use crate::raft::FeatureLevel;
 use crate::testing::Cut;
 
@@ -247,6 +248,34 @@ async fn leader_is_asked_for_its_level_once_per_term() {
             None => assert_eq!(terms, []),
         }
     }
+}
+
+/// A leader that answers each question for its level with the removal of the node that asks.
+#[derive(Clone)]
+struct RemovingLeader;
+
+impl Service for RemovingLeader {
+    async fn serve(&self, _: NodeId, call: Bytes) -> Bytes {
+        let reply = match NodeCall::decode(&call).expect("a call of this release") {
+            NodeCall::FeatureLevel => NodeReply::Removed,
+            _ => NodeReply::NotLeader,
+        };
+        codec::encode(&reply).into()
+    }
+}
+
+/// The first request in the term of a leader asks for its level.
+#[tokio::test(start_paused = true)]
+async fn removed_node_fails_at_the_question_for_the_level() {
+    let cluster = start_mixed(&[3]).await;
+    transfer(&cluster, 1).await;
+    let raft = cluster.node(1).inner.raft.service();
+    cluster.board.attach(1, Services { raft, node: RemovingLeader });
+    let node = cluster.node(2);
+    assert_eq!(node.request(claim_of("a"), Forward::Once).await, Err(RequestError::NoLeader));
+    let failed = node.health().failed;
+    let refusal = PeerRefusal::Removed { node: 2 }.to_string();
+    assert_eq!(failed, Some(refusal), "the cluster removed the node");
 }
 
 /// Node 3 has not the release of node 1, which led before.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::node::Response;
 
 fn job() -> Query {
     Query::Lease(LeaseName::new("job").expect("valid"))
@@ -43,6 +44,47 @@ async fn answer_names_the_last_entry_that_it_reflects() {
         let last = grants.iter().rfind(|index| **index <= applied);
         assert_eq!(last, Some(&token), "the answer reflects entry {applied}");
     }
+    cluster.shutdown().await;
+}
+
+/// The lease ends by a later entry before the answer to its claim is sent.
+#[tokio::test(start_paused = true)]
+async fn answer_to_a_change_names_its_own_entry() {
+    let cluster = Cluster::start(1, RaftTimings::lan(), LeaseSettings::default()).await;
+    let node = cluster.node(cluster.leader().await).clone();
+    // It now accepts requests.
+    node.request(Request::Members, Forward::Never).await.expect("answered");
+    let ask = |request: Request| {
+        let inner = node.inner.clone();
+        Box::pin(async move { inner.execute_as_leader(&Caller::Program, request).await.expect("answered") })
+    };
+    let held = |response: Response| match response.answer {
+        Answer::Outcome(Outcome::Held { lease, .. }) => (lease, response.served.applied),
+        other => panic!("{other:?}"),
+    };
+    let revoke = || {
+        let name = LeaseName::new("job").expect("valid");
+        Request::Change(Command::Revoke { name, reason: String::new() })
+    };
+    let mut granted = ask(claim_of("a"));
+    assert!(granted.as_mut().now_or_never().is_none(), "its command is on the way");
+    while node.inner.raft.replica().read(|state| state.machine.counts().held) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    ask(revoke()).await;
+    let (lease, index) = held(granted.await);
+    assert_eq!(index, lease.token.index, "the claim is granted at once");
+
+    let (lease, _) = held(ask(claim_of("a")).await);
+    let mut waits = ask(claim_of("b"));
+    while waiters(&node).await == 0 {
+        assert!(waits.as_mut().now_or_never().is_none(), "the lease is held");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    ask(Request::Change(Command::Release { name: lease.name, holder: lease.holder, token: lease.token })).await;
+    ask(revoke()).await;
+    let (lease, index) = held(waits.await);
+    assert_eq!(index, lease.token.index, "the claim waits");
     cluster.shutdown().await;
 }
 

@@ -58,6 +58,8 @@ async fn stopped_node_does_not_know_its_commands_in_flight() {
 /// The first attempt of the node to leave the queue reaches no leader.
 #[tokio::test(start_paused = true)]
 async fn node_shutdown_during_an_election_withdraws_its_waits() {
+    // A split vote would outlast the time in which a node withdraws its waits.
+    let _seeded = crate::testing::seed(1);
     let (mut cluster, leader, [follower, other]) = start().await;
     let holder = lease(&manager(cluster.node(other)));
     holder.acquire(Wait::No).await.expect("free");

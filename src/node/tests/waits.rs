@@ -155,3 +155,53 @@ async fn refused_claim_hides_no_grant_from_an_earlier_request() {
     released.await.expect("no panic").expect("released");
     cluster.shutdown().await;
 }
+
+/// The claim of the second request is on the way at the end of the first wait, and is queued then.
+#[tokio::test(start_paused = true)]
+async fn wait_ends_when_the_claim_of_another_request_is_queued() {
+    const ENTRY: Duration = Duration::from_millis(40);
+    let (cluster, leader, others) = start().await;
+    let node = cluster.node(leader).clone();
+    let holder = lease(&manager(&node));
+    holder.acquire(Wait::No).await.expect("free");
+    let began = Instant::now();
+    let first = wait_at(&cluster, leader, SHORT_WAIT);
+    until_waiters(&node, 1).await;
+    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    let second = wait_at(&cluster, leader, LONG_WAIT);
+    let ended = tokio::time::timeout(SOON, first).await.expect("it ends in time").expect("no panic");
+    assert_eq!(ended, Ok(Answer::WaitTimeout));
+    assert!(began.elapsed() > SHORT_WAIT, "{:?}", began.elapsed());
+    assert!(!second.is_finished());
+    assert_eq!(queue(&node).await, ["waits"]);
+    second.abort();
+    cluster.shutdown().await;
+}
+
+/// The longest request has left. A third one is on the way at the end of the second wait, and the log refuses it.
+#[tokio::test(start_paused = true)]
+async fn wait_ends_when_the_claim_of_another_request_is_refused() {
+    const ENTRY: Duration = Duration::from_millis(40);
+    let (cluster, leader, others) = start().await;
+    let node = cluster.node(leader).clone();
+    let holder = lease(&manager(&node));
+    holder.acquire(Wait::No).await.expect("free");
+    let began = Instant::now();
+    let (long, short) = (wait_at(&cluster, leader, LONG_WAIT), wait_at(&cluster, leader, SHORT_WAIT));
+    until_waiters(&node, 1).await;
+    tokio::time::sleep(SHORT_WAIT / 2).await;
+    long.abort();
+    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    let Request::Acquire(claim) = claim_of("waits") else { unreachable!("it is a claim") };
+    let (inner, claim) = (node.inner.clone(), Request::Acquire(Acquire { limit: 2, ..claim }));
+    let refused = tokio::spawn(async move { inner.execute_as_leader(&Caller::Program, claim).await });
+    let ended = tokio::time::timeout(SOON, short).await.expect("it ends in time").expect("no panic");
+    assert_eq!(ended, Ok(Answer::WaitTimeout));
+    assert!(began.elapsed() > SHORT_WAIT, "{:?}", began.elapsed());
+    let refused = refused.await.expect("no panic").map(|response| response.answer);
+    assert_eq!(refused, Ok(Answer::Outcome(Outcome::Refused(Refusal::LimitDiffers { limit: 1 }))));
+    assert_eq!(queue(&node).await, [] as [&str; 0]);
+    cluster.shutdown().await;
+}

@@ -12,6 +12,7 @@ fn refusal_after_a_lost_answer_stays_unknown() {
         |answer| Response { answer, served: Served { node: 1, term: 1, applied: 1, now: 1, stale_ms: None } };
     let refusals = [
         Answer::Outcome(Outcome::Refused(Refusal::QueueFull { max_waiters: 1 })),
+        Answer::Outcome(Outcome::Refused(Refusal::MetadataChanged { version: 2 })),
         Answer::WaitTimeout,
         Answer::WaitAbandoned,
     ];

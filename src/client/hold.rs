@@ -310,6 +310,7 @@ impl Hold {
         sent: Duration,
         now: Duration,
     ) {
+        *self.renewal_refusal() = None;
         let mut record = self.record();
         record.claims.clear();
         // A ttl of the options is compared when the options are set.

@@ -97,7 +97,7 @@ impl Lease {
         // The keeper ends with its runtime. The next one runs the release that returns the permit of an earlier guard.
         self.owner.ensure_running();
         let begun = self.now();
-        let wait = options.wait_for(&self.hold.options())?;
+        let wait = options.wait_for(own.as_ref().unwrap_or(&self.hold.options()))?;
         let left = || wait.saturating_sub(self.now().saturating_sub(begun));
         let exclusive = || self.hold.exclusive.clone().lock_owned();
         let locked = operations::lock_with_retries(&self.owner.shared, &mut options, left, exclusive).await?;

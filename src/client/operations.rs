@@ -2,6 +2,7 @@
 //! lock itself, or its caller holds it.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,10 +91,17 @@ pub(super) async fn lock_with_retries<L, F: Future<Output = L>>(
 ) -> Result<Option<(L, Duration)>, CallError> {
     loop {
         let (asked, limit) = (tokio::time::Instant::now(), limit());
+        if shared.closing.is_cancelled() {
+            return Err(CallError::ShutDown);
+        }
+        let mut lock = pin!(lock());
+        if let Some(locked) = lock.as_mut().now_or_never() {
+            return Ok(Some((locked, limit)));
+        }
         let locked = tokio::select! {
             biased;
             () = shared.closing.cancelled() => return Err(CallError::ShutDown),
-            locked = tokio::time::timeout(limit, lock()) => locked,
+            locked = tokio::time::timeout(limit, lock) => locked,
         };
         match locked {
             Ok(locked) => return Ok(Some((locked, limit.saturating_sub(asked.elapsed())))),

@@ -87,13 +87,15 @@ impl Config {
             return Err(ConfigError::TooLarge { path: path.to_owned(), bytes });
         }
         // A device has no size.
-        let mut text = String::new();
+        let mut text = Vec::new();
         let file = std::fs::File::open(path).map_err(unreadable)?;
-        file.take(MAX_CONFIG_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        file.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
         let bytes = text.len() as u64;
         if bytes > MAX_CONFIG_BYTES {
             return Err(ConfigError::TooLarge { path: path.to_owned(), bytes });
         }
+        let invalid = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+        let text = String::from_utf8(text).map_err(|error| unreadable(invalid(error)))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         Config::parse(&text, folder).map_err(|problems| ConfigError::Invalid { path: path.to_owned(), problems })
     }

@@ -33,7 +33,7 @@ const WINDOW: Duration = Duration::from_secs(10);
 const MAX_ADDRESSES: usize = 4_096;
 /// Requests with an unknown token above [`MAX_FAILURES`] for which the node asks the leader at a time.
 const MAX_QUESTIONS: usize = 4;
-/// The pause after a question with a negative answer, so that a flood does not reach the leader.
+/// The pause before each question. With [`MAX_QUESTIONS`], it bounds the questions of a flood to 200 a second.
 const QUESTION_PAUSE: Duration = Duration::from_millis(20);
 /// The refusal of a client that neither a certificate nor access control identifies.
 const NO_IDENTITY: &str = "other machines reach this node, so each client needs a client certificate, or an access token \
@@ -137,10 +137,11 @@ impl Credentials {
         }
         if let Some(left) = app.failures.refused_for(self.address, Instant::now()) {
             if let Ok(_question) = app.failures.questions.try_acquire() {
+                // The pause comes first: a request that its client drops meanwhile does not reach the leader.
+                tokio::time::sleep(QUESTION_PAUSE).await;
                 if node.may_know(&self.caller).await {
                     return Ok(());
                 }
-                tokio::time::sleep(QUESTION_PAUSE).await;
             }
             app.failures.limited.increment(1);
             if app.failures.begins_to_refuse(self.address) {

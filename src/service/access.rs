@@ -72,7 +72,7 @@ impl<S: Storage, T: Transport> Node<S, T> {
     ///
     /// # Errors
     ///
-    /// As of [`access`](Self::access), and `invalid` for a prefix that no lease name has, or of the right `admin`.
+    /// As of [`access`](Self::access), and `invalid` for a prefix that no lease name has.
     ///
     /// # Cancel safety
     ///
@@ -173,9 +173,6 @@ impl<S: Storage, T: Transport> Node<S, T> {
 
 /// Checks a permission of a request.
 pub(crate) fn permission(api::Permission { right, prefix }: api::Permission) -> Result<PrefixRight, Box<Problem>> {
-    if right == access::Right::Admin && !prefix.is_empty() {
-        return Err(invalid(format!("prefix: the right `admin` has none, found {prefix:?}")));
-    }
     // A prefix that is not empty is itself a name.
     match prefix.is_empty() || LeaseName::new(&prefix).is_ok() {
         true => Ok(PrefixRight { right, prefix }),

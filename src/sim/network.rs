@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lost_request_of_a_client_arrives_later_and_a_lost_message_of_raft_never() {
+    async fn lost_client_request_arrives_later_and_raft_message_never() {
         let (board, arrivals) = (Switchboard::default(), Arrivals::default());
         board.attach(2, Services { raft: arrivals.clone(), node: arrivals.clone() });
         let transport = board.transport(1);

@@ -30,7 +30,7 @@ async fn waiting_requests_outlast_a_short_waiter_timeout() {
 
 /// A node that leads again confirms the requests that wait, as before.
 #[tokio::test(start_paused = true)]
-async fn waiting_requests_outlast_the_waiter_timeout_when_a_node_leads_again() {
+async fn waits_outlast_the_waiter_timeout_when_a_node_leads_again() {
     let mut settings = LeaseSettings::default();
     settings.limits.waiter_timeout_ms = 1_000;
     let cluster = Cluster::start(3, RaftTimings::lan(), settings).await;

@@ -155,16 +155,6 @@ async fn unknown_tokens_are_limited_where_each_client_needs_one() {
 }
 
 #[tokio::test]
-async fn right_admin_with_a_prefix_is_invalid() {
-    let guarded = Guarded::start(|_| {}).await;
-    let url = guarded.cluster.url("/v1/access/roles/r");
-    let body = json!({"permissions": [{"right": "admin", "prefix": "x"}]});
-    let (status, problem) = read(guarded.cluster.client.put(url).bearer_auth(&guarded.root).json(&body)).await;
-    assert_eq!((status, &problem["code"]), (400, &json!("invalid")), "{problem}");
-    guarded.cluster.end().await;
-}
-
-#[tokio::test]
 async fn request_without_a_token_is_no_failed_attempt() {
     let guarded = Guarded::start(|_| {}).await;
     let ask = || guarded.cluster.client.get(guarded.cluster.url("/v1/leases"));

@@ -17,7 +17,7 @@
 //!   `lock_delay_ms`. For renew, release, hand_over and update_metadata `token`. For hand_over also `to` (`null`: the
 //!   first waiter). For update_metadata also `version` (the one that it replaces) and `tag` (the new metadata).
 //! - `value` of `ok`: for grants and renewals `token`, `expires_in_ms` (`null`: infinite). For release and revoke
-//!   `changed`. For update_metadata `version`, `tag`. For read `holders`, log `index`. `null`: it read something else,
+//!   `changed`, also for a hand_over without its new grant. For update_metadata `version`, `tag`. For read `holders`, log `index`. `null`: it read something else,
 //!   and the `index` of the line is that of the state.
 //! - `index`: log index that the answer includes; absent if not known.
 //! - `error` of `fail`: the error code of docs/http.md; `held`: no free place.

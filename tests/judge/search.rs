@@ -56,7 +56,9 @@ impl Call {
             (RequestKind::Renew { .. }, Ended::Held(token, _)) => (Effect::Has(by, *token), true),
             (RequestKind::Release { token }, Ended::Changed(true)) => (Effect::End(by, *token), true),
             (RequestKind::Release { token }, Ended::Changed(false)) => (Effect::HasNot(by, *token), true),
-            (RequestKind::HandOver { token, .. }, Ended::Held(..)) => (Effect::End(by, *token), true),
+            (RequestKind::HandOver { token, .. }, Ended::Held(..) | Ended::Changed(true)) => {
+                (Effect::End(by, *token), true)
+            }
             (RequestKind::Release { token } | RequestKind::HandOver { token, .. }, Ended::Unknown) => {
                 (Effect::End(by, *token), false)
             }

@@ -58,7 +58,7 @@ const JUDGED: [&str; 4] = [
 ];
 /// The same of each full run that restores backups.
 const RESTORED: [&str; 1] = ["leases that a restore ended"];
-/// The same of so many seeds: a backup seldom has a waiter.
+/// The figures that a run of this many seeds must have: few backups contain a waiter.
 const RESTORED_WAITERS: ([&str; 1], u64) = (["waiters that a restore dropped"], 500);
 /// Maximum number of seeds that run twice.
 const MAX_REPEATED_SEEDS: u64 = 10;

@@ -484,7 +484,7 @@ def late_grant(refusal: Answer) -> tuple[Handler, Handler, Handler]:
 async def test_refused_claim_does_not_resolve_an_earlier_unknown_one(
     server: ScriptedServer, clock: ManualClock, refusal: Answer, is_shutdown: bool
 ) -> None:
-    async with managed(server, clock, operation_timeout=0.5) as m, LeaseManager(server.urls, clock=clock) as other:
+    async with managed(server, clock, operation_timeout=2) as m, LeaseManager(server.urls, clock=clock) as other:
         for action, handler in zip(("acquire", "release", "explain"), late_grant(refusal), strict=True):
             server.on(action, handler)
         job = m.manager.handle("job", ttl=3)

@@ -473,16 +473,16 @@ async def test_request_behind_unanswered_ones_is_not_sent(server: ScriptedServer
 async def test_request_waits_for_its_turn_while_nodes_answer(server: ScriptedServer) -> None:
     server.on("version", Answer({"version": "1"}))
     server.on("job", Answer({"revoked": 1}))
-    async with Client(server.urls, timeout=0.2) as client:
+    async with Client(server.urls, timeout=2) as client:
         await client.version()
         transport = client._transport
-        assert 0 <= asyncio.get_running_loop().time() - transport._answered_at < 0.2
+        assert 0 <= asyncio.get_running_loop().time() - transport._answered_at < 2
         for _ in range(MAX_PARALLEL):
             await transport._slots.acquire()
         revoke = asyncio.ensure_future(client.revoke("job"))
-        for _ in range(8):
+        for _ in range(6):
             transport._answered_at = asyncio.get_running_loop().time()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)
         assert (revoke.done(), server.of("job")) == (False, [])
         transport._slots.release()
         assert await revoke == 1

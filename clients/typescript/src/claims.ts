@@ -109,6 +109,8 @@ class SentClaim {
    * claims without a wait keeps its position in the queue.
    */
   readonly wasAmbiguous: boolean;
+  /** The longest time from the send to the end of a grant, in milliseconds. */
+  readonly longest: number;
   readonly #abort = new AbortController();
   readonly #answer: Promise<LeaseInfo>;
   isAnswered = false;
@@ -116,12 +118,12 @@ class SentClaim {
   constructor(core: Core, record: NameRecord, { claim, wait }: ParsedAcquire) {
     this.waits = wait > 0;
     const now = core.clock.now();
-    const forgetAt = now + expiryOf(claim) + wait + core.client.operationTimeout;
+    this.longest = expiryOf(claim) + wait + core.client.operationTimeout;
     this.wasAmbiguous = record.isAmbiguous;
     // Until the answer arrives, the cluster may have granted the claim.
     record.isAmbiguous = true;
     record.claim = claim;
-    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, forgetAt);
+    record.forgetAt = Math.max(this.wasAmbiguous ? record.forgetAt : now, now + this.longest);
     const body = { holder: core.holder, ...claim };
     this.#answer = core.client.acquire(record.name, body, wait, this.#abort.signal).finally(() => {
       this.isAnswered = true;
@@ -242,6 +244,8 @@ async function withdraw(core: Core, record: NameRecord, sent: SentClaim): Promis
   }
   if (!isKnown) {
     record.isUntraced = true;
+    // The claim may have waited for its turn, and been sent late.
+    record.forgetAt = Math.max(record.forgetAt, core.clock.now() + sent.longest);
     throw new Unknown("the cluster did not show the claim before its connection was closed");
   }
   const released = await releaseAmbiguous(core, record);

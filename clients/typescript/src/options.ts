@@ -33,7 +33,10 @@ export interface ClientOptions {
    * are read once.
    */
   tls?: TlsOptions;
-  /** The time limit of one request with its retries, without its wait for a lease. 1 ms to 24 h. Default: 5 s. */
+  /**
+   * The time limit of one request with its retries, without its wait for a lease or behind 64 other requests. 1 ms to
+   * 24 h. Default: 5 s.
+   */
   operationTimeout?: Duration;
 }
 

@@ -404,7 +404,7 @@ pub(super) const BUGS: &[OwnTest] = &[
         language: "Python",
         bug: "a standing needs no token",
         file: "src/tenure/_core.py",
-        before: "except (LookupError, TypeError, ValueError):
+        before: "except (LookupError, TypeError, ValueError, OverflowError):
             raise Unknown(\"the answer has an invalid standing",
         after: "except ZeroDivisionError:\n            raise Unknown(\"the answer has an invalid standing",
         test: ("test_answers", "test_check_with_an_invalid_answer_is_unknown"),

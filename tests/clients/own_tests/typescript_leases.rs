@@ -305,7 +305,7 @@ pub(super) const BUGS: &[OwnTest] = &[
         file: "dist/transport.js",
         before: "let connectTimer;",
         after: "let connectTimer = setTimeout(() => request.destroy(), CONNECT_TIMEOUT_MS);",
-        test: ("slots", "connection_attempt_has_its_limit_without_the_wait_for_the_agent"),
+        test: ("slots", "connection_limit_excludes_the_wait_for_the_agent"),
     },
     OwnTest {
         language: "TypeScript",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def acquire_within(
-    lock: asyncio.Lock | asyncio.Semaphore, seconds: float | None, stop: asyncio.Event | None = None
-) -> bool:
+async def acquire_within(lock: asyncio.Lock, seconds: float | None, stop: asyncio.Event | None = None) -> bool:
     """Acquires the lock within this time; `None`: without a limit.
 
     The wait ends early if `stop` is set; the lock can be acquired at that moment. After a cancellation the lock
@@ -31,6 +29,21 @@ async def acquire_within(
             stopped.cancel()
     if acquired.done():
         return True
+    acquired.cancel()
+    await asyncio.wait({acquired})
+    return not acquired.cancelled()
+
+
+async def acquire_while(slots: asyncio.Semaphore, left: Callable[[], float]) -> bool:
+    """Acquires the semaphore while `left` returns a time, in seconds. The wait keeps its place in the line."""
+    acquired = asyncio.ensure_future(slots.acquire())
+    try:
+        while not acquired.done() and (seconds := left()) > 0:
+            await asyncio.wait({acquired}, timeout=seconds)
+    except asyncio.CancelledError:
+        acquired.add_done_callback(lambda task: None if task.cancelled() else slots.release())
+        acquired.cancel()
+        raise
     acquired.cancel()
     await asyncio.wait({acquired})
     return not acquired.cancelled()

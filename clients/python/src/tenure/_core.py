@@ -573,7 +573,7 @@ class Core:
                     int(standing["lease"]["token"])
                 case "ended":
                     int(standing["event"]["token"])
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             raise Unknown("the answer has an invalid standing of the holder") from None
         return cast("Standing", standing)
 

@@ -62,7 +62,8 @@ class LeaseManager:
             key: PEM file with its key. Default: TENURE_KEY.
             holder: the holder of the leases: 1 to 200 bytes. Default: the host name, the process id and a random part. Keep
                 this default: if two processes use one holder, each can release the lease of the other.
-            operation_timeout: seconds that one request with its retries takes at most, without its wait for a lease:
+            operation_timeout: seconds that one request with its retries takes at most, without its wait for a lease or
+                behind 64 other requests:
                 0.001 to 86,400. A call can send several requests: see "Errors" in the README.
             drift_permille: largest difference between the clock rates of this machine and the cluster, in thousandths. The
                 deadline is earlier by this part of the ttl. At most 500.

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from ._aio import acquire_within
+from ._aio import acquire_while
 from ._endpoints import Endpoints
 from ._errors import ShutDown, Unavailable
 from ._pools import Pools
@@ -146,7 +146,7 @@ class Transport:
     async def send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:
         """Sends the request until an attempt resolves it or the budget is used up.
 
-        The budget begins when less than `MAX_PARALLEL` other requests run.
+        The budget begins when fewer than `MAX_PARALLEL` other requests run.
         """
         self.owner.check()
         # A renewal has a deadline, and a wait for a lease is long: neither waits for other requests.
@@ -159,16 +159,15 @@ class Transport:
             self._slots.release()
 
     async def _take_slot(self, patience: float) -> None:
-        """Waits until less than `MAX_PARALLEL` requests run, as long as the nodes answer requests of this client.
+        """Waits until fewer than `MAX_PARALLEL` requests run, as long as the nodes answer requests of this client.
 
         Raises:
             Unavailable: the nodes have answered none for the time `patience`.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        while (left := max(began, self._answered_at) + patience - clock()) > 0:
-            if await acquire_within(self._slots, left):
-                return
+        if await acquire_while(self._slots, lambda: max(began, self._answered_at) + patience - clock()):
+            return
         raise Unavailable(f"not sent: {MAX_PARALLEL} earlier requests had no answer for {patience:.3g} s")
 
     async def _send(self, call: Call, budget: RetryBudget) -> ResolvedAnswer:

@@ -47,7 +47,7 @@ impl OpenClaims {
         }
     }
 
-    /// A read shows a claim: one that has ended, or the only one in flight.
+    /// A read shows a claim. It does not tell which one: it counts as one that has ended, or as the only one in flight.
     pub fn trace_shown(&mut self) {
         self.unknown_until = None;
         if self.in_flight.len() == 1 && !self.has_unknown {

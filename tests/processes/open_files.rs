@@ -102,13 +102,19 @@ async fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).await.expect("the kernel completes it")
 }
 
+/// A node that was ready, and that can open no more files.
+async fn start_without_files(folder: &Path, http: u16, peer: u16) -> Process {
+    let node = start(folder, http, peer, "");
+    Client::new(vec![format!("http://127.0.0.1:{http}")]).done(0, &Call::get("/readyz")).await;
+    take_all_files(&node);
+    node
+}
+
 /// The connections wait in the kernel meanwhile.
 async fn listeners_accept_again_after_a_lack_of_files() {
     let folder = TempDir::new().expect("a folder");
     let (http, peer) = (port::free(), port::free());
-    let node = start(folder.path(), http, peer, "");
-    Client::new(vec![format!("http://127.0.0.1:{http}")]).done(0, &Call::get("/readyz")).await;
-    take_all_files(&node);
+    let node = start_without_files(folder.path(), http, peer).await;
     // The first ones may take descriptors that have become free.
     let _clients = connect_until(&node, "cannot accept a connection", http).await;
     let _callers = connect_until(&node, "cannot accept a peer connection", peer).await;
@@ -140,9 +146,7 @@ fn processor_time(node: &Process) -> Duration {
 async fn listeners_without_files_use_no_processor() {
     let folder = TempDir::new().expect("a folder");
     let (http, peer) = (port::free(), port::free());
-    let node = start(folder.path(), http, peer, "");
-    Client::new(vec![format!("http://127.0.0.1:{http}")]).done(0, &Call::get("/readyz")).await;
-    take_all_files(&node);
+    let node = start_without_files(folder.path(), http, peer).await;
     let _clients = connect_until(&node, "cannot accept a connection", http).await;
     let _callers = connect_until(&node, "cannot accept a peer connection", peer).await;
     // Further ones wait if a descriptor has become free for the first ones.

@@ -226,6 +226,15 @@ fn backups_in(folder: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Waits until the incomplete backup of a save is there.
+async fn until_begun(save: &mut Process, folder: &Path) {
+    let began = Instant::now();
+    while backups_in(folder).is_empty() {
+        assert!(save.is_running() && began.elapsed() < SOON, "{}", save.said());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// As with `timeout 60 tenure snapshot save`, when a node is too slow, and with a terminal that closes.
 async fn save_that_a_signal_ends_leaves_no_file() {
     let folder = tempfile::TempDir::new().expect("a folder");
@@ -237,11 +246,7 @@ async fn save_that_a_signal_ends_leaves_no_file() {
         command.args(["snapshot", "save", "a.backup", "--timeout", "60s", "--endpoints", &endpoint]);
         command.current_dir(folder.path());
         let mut save = Process::start("save", command, folder.path());
-        let began = Instant::now();
-        while backups_in(folder.path()).is_empty() {
-            assert!(save.is_running() && began.elapsed() < SOON, "{}", save.said());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_begun(&mut save, folder.path()).await;
         save.signal(signal);
         assert_eq!(save.exit(SOON).await.code(), Some(code), "{signal:?}: {}", save.said());
         let left = backups_in(folder.path());
@@ -259,11 +264,7 @@ async fn save_below_nohup_outlives_its_terminal() {
     command.args(["snapshot", "save", "a.backup", "--timeout", "60s", "--endpoints", &endpoint]);
     command.current_dir(folder.path());
     let mut save = Process::start("save", command, folder.path());
-    let began = Instant::now();
-    while backups_in(folder.path()).is_empty() {
-        assert!(save.is_running() && began.elapsed() < SOON, "{}", save.said());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_begun(&mut save, folder.path()).await;
     save.signal(Signal::HUP);
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(save.is_running() && !backups_in(folder.path()).is_empty(), "{}", save.said());

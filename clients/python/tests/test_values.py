@@ -433,6 +433,24 @@ async def test_each_request_at_a_time_has_its_own_pool(server: ScriptedServer) -
         assert opened == [1] + [0] * 19
 
 
+async def test_error_of_an_old_connection_fails_no_request(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reset() -> None:
+        raise ConnectionResetError
+
+    server.on("job", Answer({"revoked": 1}))
+    async with Client(server.urls) as client:
+        pools = client._transport._http._transport
+        assert isinstance(pools, Pools)
+        old = pools._new_pool()
+        monkeypatch.setattr(old, "aclose", reset)
+        pools.idle.append((old, asyncio.get_running_loop().time() - pools._idle_timeout - 1))
+        # The last pool gets the request, and the others are closed.
+        pools.put(pools._new_pool())
+        # A revoke has no second attempt.
+        assert await client.revoke("job") == 1
+        assert old not in pools._pools
+
+
 async def test_leases_are_released_over_few_connections(server: ScriptedServer) -> None:
     now = most = 0
     full = asyncio.Event()

@@ -128,10 +128,16 @@ async fn last_request_of_a_holder_ends_its_wait_at_its_own_time() {
     cluster.shutdown().await;
 }
 
+/// Waits until 20 ms before the end of a short wait. From then on, an entry takes 40 ms.
+async fn slow_entries_at_the_end(cluster: &Cluster, leader: NodeId, others: [NodeId; 2], began: Instant) {
+    const ENTRY: Duration = Duration::from_millis(40);
+    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
+    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+}
+
 /// The claim of the second request is on the way at the end of the first wait, and the log refuses it.
 #[tokio::test(start_paused = true)]
 async fn refused_claim_hides_no_grant_from_an_earlier_request() {
-    const ENTRY: Duration = Duration::from_millis(40);
     let (cluster, leader, others) = start().await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
@@ -139,10 +145,9 @@ async fn refused_claim_hides_no_grant_from_an_earlier_request() {
     let began = Instant::now();
     let first = wait_at(&cluster, leader, SHORT_WAIT);
     until_waiters(&node, 1).await;
-    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
-    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    slow_entries_at_the_end(&cluster, leader, others, began).await;
     let released = tokio::spawn(async move { holder.release().await });
-    tokio::time::sleep(ENTRY / 8).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
     let Request::Acquire(claim) = claim_of("waits") else { unreachable!("it is a claim") };
     let (inner, claim) = (node.inner.clone(), Request::Acquire(Acquire { limit: 2, ..claim }));
     let mut second = Box::pin(async move { inner.execute_as_leader(&Caller::Program, claim).await });
@@ -159,7 +164,6 @@ async fn refused_claim_hides_no_grant_from_an_earlier_request() {
 /// The claim of the second request is on the way at the end of the first wait, and is queued then.
 #[tokio::test(start_paused = true)]
 async fn wait_ends_when_the_claim_of_another_request_is_queued() {
-    const ENTRY: Duration = Duration::from_millis(40);
     let (cluster, leader, others) = start().await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
@@ -167,8 +171,7 @@ async fn wait_ends_when_the_claim_of_another_request_is_queued() {
     let began = Instant::now();
     let first = wait_at(&cluster, leader, SHORT_WAIT);
     until_waiters(&node, 1).await;
-    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
-    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    slow_entries_at_the_end(&cluster, leader, others, began).await;
     let second = wait_at(&cluster, leader, LONG_WAIT);
     let ended = tokio::time::timeout(SOON, first).await.expect("it ends in time").expect("no panic");
     assert_eq!(ended, Ok(Answer::WaitTimeout));
@@ -182,7 +185,6 @@ async fn wait_ends_when_the_claim_of_another_request_is_queued() {
 /// The longest request has left. A third one is on the way at the end of the second wait, and the log refuses it.
 #[tokio::test(start_paused = true)]
 async fn wait_ends_when_the_claim_of_another_request_is_refused() {
-    const ENTRY: Duration = Duration::from_millis(40);
     let (cluster, leader, others) = start().await;
     let node = cluster.node(leader).clone();
     let holder = lease(&manager(&node));
@@ -192,8 +194,7 @@ async fn wait_ends_when_the_claim_of_another_request_is_refused() {
     until_waiters(&node, 1).await;
     tokio::time::sleep(SHORT_WAIT / 2).await;
     long.abort();
-    tokio::time::sleep_until(began + SHORT_WAIT - ENTRY / 2).await;
-    others.into_iter().for_each(|other| cluster.board.delay(leader, other, ENTRY));
+    slow_entries_at_the_end(&cluster, leader, others, began).await;
     let Request::Acquire(claim) = claim_of("waits") else { unreachable!("it is a claim") };
     let (inner, claim) = (node.inner.clone(), Request::Acquire(Acquire { limit: 2, ..claim }));
     let refused = tokio::spawn(async move { inner.execute_as_leader(&Caller::Program, claim).await });

@@ -426,4 +426,12 @@ pub(super) const BUGS: &[OwnTest] = &[
         after: "except (LookupError, TypeError, ValueError):",
         test: ("test_answers", "test_grant_with_an_infinite_number_is_unknown"),
     },
+    OwnTest {
+        language: "Python",
+        bug: "an error of an old connection fails the next request",
+        file: "src/tenure/_pools.py",
+        before: "that comes now.\n            with contextlib.suppress(*CLOSE_ERRORS):",
+        after: "that comes now.\n            if pool:",
+        test: ("test_values", "test_error_of_an_old_connection_fails_no_request"),
+    },
 ];

@@ -7,12 +7,16 @@ connections in one pool, the event loop would stand still for seconds. So each r
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import cast
 
 import httpx
+
+# The errors of closing a connection. Its peer may have reset it.
+CLOSE_ERRORS = (httpx.HTTPError, OSError)
 
 
 class Pools(httpx.AsyncBaseTransport):
@@ -55,13 +59,17 @@ class Pools(httpx.AsyncBaseTransport):
         while self.idle and now - self.idle[0][1] > self._idle_timeout:
             pool, _ = self.idle.popleft()
             self._pools.discard(pool)
-            await pool.aclose()
+            # An error of an old connection is none of the request that comes now.
+            with contextlib.suppress(*CLOSE_ERRORS):
+                await pool.aclose()
 
     async def aclose(self) -> None:
         """Closes all connections, also those of requests."""
         self.idle.clear()
         while self._pools:
-            await self._pools.pop().aclose()
+            pool = self._pools.pop()
+            with contextlib.suppress(*CLOSE_ERRORS):
+                await pool.aclose()
 
 
 class _Stream(httpx.AsyncByteStream):
